@@ -1,0 +1,56 @@
+"""attnzoo: what does this attention cost, what does it buy, and is it correct?
+
+Importing the package imports nothing heavy; each public name is loaded at its first use.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "Attention": "contract",
+    "Capabilities": "contract",
+    "Options": "contract",
+    "ScoreBias": "contract",
+    "Mask": "masks",
+    "register": "registry",
+    "list_backends": "registry",
+    "why_not": "registry",
+    "build": "registry",
+    "AttnzooError": "errors",
+    "RequestError": "errors",
+    "Refused": "errors",
+    "CausalLM": "model",
+    "build_model": "model",
+    "leak_test": "checks",
+    "check": "checks",
+    "compose": "config",
+    "train": "training",
+    "compare": "comparison",
+}
+
+__all__ = ["__version__", *sorted(_HOME)]
+
+if TYPE_CHECKING:
+    from attnzoo.checks import check, leak_test
+    from attnzoo.comparison import compare
+    from attnzoo.config import compose
+    from attnzoo.contract import Attention, Capabilities, Options, ScoreBias
+    from attnzoo.errors import AttnzooError, Refused, RequestError
+    from attnzoo.masks import Mask
+    from attnzoo.model import CausalLM, build_model
+    from attnzoo.registry import build, list_backends, register, why_not
+    from attnzoo.training import train
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'attnzoo' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"attnzoo.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,69 @@
+"""Softmax attention through FlexAttention: any mask and score bias, compiled into one kernel."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from functools import cache
+
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+from attnzoo.contract import Attention, Capabilities, Request, ScoreBias
+from attnzoo.masks import Mask
+from attnzoo.masks.translate import flex_mask_mod
+from attnzoo.registry import register
+
+
+@cache
+def _compiled():
+    return torch.compile(flex_attention, dynamic=True)
+
+
+@register("flex")
+class Flex(Attention):
+    """Exact softmax attention by FlexAttention; ``kernel`` is auto, compiled or eager.
+
+    Cost: time O(blocks the mask leaves visible), memory O(T) compiled and O(Tq·Tk) eager. State: 2·T·G·D.
+    auto compiles on CUDA and runs eagerly elsewhere. On a CPU torch has no backward for it: inference only.
+    """
+
+    source = "arXiv:2412.05496"
+    capabilities = Capabilities(
+        dropout=False,
+        dtypes=(torch.float32, torch.bfloat16, torch.float16),
+        training_devices=("cuda",),
+        memory=1.0,
+        bitwise_prefix=False,
+    )
+    kernels = ("auto", "compiled", "eager")
+
+    @classmethod
+    def refusals(cls, request: Request) -> Iterable[str]:
+        if request.device == "cuda" and request.head_dim < 16 and request.options.kernel != "eager":
+            yield f"flex needs head_dim of at least 16 on CUDA; got {request.head_dim}"
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: ScoreBias | None, x: Tensor | None) -> Tensor:
+        n_queries, n_keys = q.shape[2], k.shape[2]
+        rows = None if mask.static else q.shape[0]
+        block_mask = create_block_mask(flex_mask_mod(mask, n_queries, n_keys), rows, None, n_queries, n_keys, device=q.device)
+        score_mod = None if bias is None else _score_mod(bias, n_keys - n_queries)
+        compiled = self.options.kernel == "compiled" or (self.options.kernel == "auto" and q.device.type == "cuda")
+        run = _compiled() if compiled else flex_attention
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="flex_attention called without torch.compile")  # asked for; recorded
+            out = run(
+                q, k, v, score_mod=score_mod, block_mask=block_mask, scale=self.scale, enable_gqa=q.shape[1] != k.shape[1]
+            )
+        self.ran("flex/compiled" if compiled else "flex/eager")
+        return out
+
+
+def _score_mod(bias: ScoreBias, offset: int):
+    """FlexAttention asks for one score at a time: row and column numbers, the row shifted to its position."""
+
+    def add(score: Tensor, b: Tensor, h: Tensor, q_index: Tensor, kv_index: Tensor) -> Tensor:
+        return score + bias.block(q_index + offset, kv_index)[h]
+
+    return add

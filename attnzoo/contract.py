@@ -1,0 +1,462 @@
+"""The interface every attention stands behind. Shapes: see `attnzoo.shapes`.
+
+Three things are kept apart: who may see whom (`Mask`), the rule that mixes values (a subclass of `Attention`, with the
+pattern it adds), and the kernel that computes it (`attnzoo.kernels`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from attnzoo.errors import Refused, RequestError
+from attnzoo.masks import FIELDS, Mask
+
+FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+
+@dataclass(frozen=True)
+class Options:
+    """A backend's own settings; a backend with settings subclasses this. ``kernel`` names what computes the rule."""
+
+    kernel: str = "auto"
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What a backend can honour; everything not declared here is refused, with the reason.
+
+    Args:
+        masks: the fields of `Mask` (see `attnzoo.masks.FIELDS`) beyond causality.
+        grouped_heads: takes G < H.
+        bias: takes a `ScoreBias`.
+        dropout: drops attention weights in training.
+        cross: takes Tq ≠ Tk.
+        value_dim: takes Dv ≠ D.
+        needs_x: its rule reads the layer's input x.
+        dtypes, devices: what it computes on; training_devices: where it has a backward.
+        time, memory, state: declared growth exponents in T of a training step's time and memory and of the decoding state.
+        bitwise_prefix: changing the future leaves earlier outputs bitwise equal (False: equal within rounding).
+    """
+
+    masks: frozenset[str] = FIELDS
+    grouped_heads: bool = True
+    bias: bool = True
+    dropout: bool = True
+    cross: bool = True
+    value_dim: bool = True
+    needs_x: bool = False
+    dtypes: tuple[torch.dtype, ...] = FLOATS
+    devices: tuple[str, ...] = ("cpu", "cuda")
+    training_devices: tuple[str, ...] = ("cpu", "cuda")
+    time: float = 2.0
+    memory: float = 2.0
+    state: float = 1.0
+    bitwise_prefix: bool = True
+
+
+@dataclass(frozen=True)
+class Request:
+    """One question to a backend: can you compute this? Everything a refusal may depend on."""
+
+    n_heads: int = 8
+    n_kv_heads: int = 8
+    head_dim: int = 64
+    value_dim: int | None = None
+    device: str = "cpu"
+    dtype: torch.dtype = torch.float32
+    mask_fields: frozenset[str] = frozenset()
+    contiguous_documents: bool = True
+    cross: bool = False
+    bias: bool = False
+    bias_gradient: bool = False
+    dropout: float = 0.0
+    training: bool = True
+    options: Options = field(default_factory=Options)
+
+
+class ScoreBias(nn.Module):
+    """A bias added to the scores that can be asked for any block of positions, so that nobody needs it as an n x n tensor."""
+
+    def block(self, i: Tensor, j: Tensor) -> Tensor:
+        """Bias for query positions ``i`` and key positions ``j`` of one broadcast shape S: (H, *S)."""
+        raise NotImplementedError
+
+
+class KVCache:
+    """Keys and values of the tokens seen so far, in memory allocated once. Slots past ``length`` are never read."""
+
+    def __init__(self, keys: Tensor, values: Tensor) -> None:
+        self.keys, self.values, self.length = keys, values, 0
+
+    @property
+    def max_tokens(self) -> int:
+        return self.keys.shape[2]
+
+    @property
+    def nbytes(self) -> int:
+        return self.keys.nbytes + self.values.nbytes
+
+    def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Store n new tokens and return views of all keys (B, G, length, D) and values (B, G, length, Dv)."""
+        end = self.length + k.shape[2]
+        self.keys[:, :, self.length : end] = k
+        self.values[:, :, self.length : end] = v
+        self.length = end
+        return self.keys[:, :, :end], self.values[:, :, :end]
+
+
+class Attention(nn.Module):
+    """Base class of every backend: checks the request, keeps the cache, and holds the definition.
+
+    A new variant writes `attend`, and `weights` where its rule is not softmax. It declares ``capabilities`` and ``source``,
+    and ``Options`` if it has settings. What it inherits: validation, `extend` over a plain KV cache, the float64
+    `reference`, refusals, costs.
+
+    Args:
+        n_heads, n_kv_heads: H and G; H must be a multiple of G.
+        head_dim: D.
+        d_model: C, for rules that read the layer's input.
+        dropout: probability of dropping an attention weight, in training only.
+        scale: what the scores are multiplied by; 1/sqrt(D) when None.
+        options: an instance of the class's ``Options``.
+    """
+
+    Options: ClassVar[type[Options]] = Options
+    capabilities: ClassVar[Capabilities]
+    source: ClassVar[str]
+    kernels: ClassVar[tuple[str, ...]] = ("auto",)
+    name: ClassVar[str] = "unregistered"
+
+    def __init__(
+        self,
+        *,
+        n_heads: int,
+        n_kv_heads: int | None = None,
+        head_dim: int,
+        d_model: int | None = None,
+        dropout: float = 0.0,
+        scale: float | None = None,
+        options: Options | None = None,
+    ) -> None:
+        super().__init__()
+        self.n_heads, self.head_dim, self.d_model = n_heads, head_dim, d_model
+        self.n_kv_heads = n_kv_heads if n_kv_heads is not None else self.default_kv_heads(n_heads)
+        self.dropout, self.scale = dropout, scale if scale is not None else 1 / math.sqrt(head_dim)
+        self.options = options if options is not None else self.Options()
+        self.kernel = "not run yet"
+        self._cleared: set[Request] = set()
+
+    # -- what a subclass writes ---------------------------------------------------------------------------------------
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: ScoreBias | None, x: Tensor | None) -> Tensor:
+        """The rule, computed: q (B,H,Tq,D), k (B,G,Tk,D), v (B,G,Tk,Dv) -> (B,H,Tq,Dv). The request has been checked."""
+        raise NotImplementedError
+
+    def weights(self, q: Tensor, k: Tensor, visible: Tensor, bias: Tensor | None, x: Tensor | None) -> Tensor:
+        """The definition: the matrix (B, H, Tq, Tk) that multiplies the values. Softmax over the visible scores by default.
+
+        Args:
+            q, k: float64, k already repeated to H heads.
+            visible: bool, broadcastable to (B, H, Tq, Tk): the mask with this backend's own pattern.
+            bias: float64 (H, Tq, Tk) or None.
+        """
+        scores = q @ k.mT * self.scale
+        if bias is not None:
+            scores = scores + bias
+        return masked_softmax(scores, visible)
+
+    def pattern(self, i: Tensor, j: Tensor) -> Tensor | None:
+        """What this backend adds to the mask: visibility of key positions j to query positions i, of one broadcast shape S;
+        bool S, or (H, *S), or None for everything."""
+        return None
+
+    @classmethod
+    def refusals(cls, request: Request) -> Iterable[str]:
+        """Reasons beyond the declared capabilities, such as a kernel that is not there."""
+        return ()
+
+    @classmethod
+    def default_kv_heads(cls, n_heads: int) -> int:
+        return n_heads
+
+    def flops(self, n_queries: int, n_keys: int) -> float:
+        """Forward floating-point operations of one sequence under a causal mask, two per multiply-add, projections excluded."""
+        return softmax_flops(self, causal_pairs(n_queries, n_keys))
+
+    # -- the public surface -------------------------------------------------------------------------------------------
+
+    def forward(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Mask = Mask(),
+        bias: ScoreBias | None = None,
+        x: Tensor | None = None,
+    ) -> Tensor:
+        """Attend.
+
+        Args:
+            q, k, v: (B, H, Tq, D), (B, G, Tk, D), (B, G, Tk, Dv), of one floating dtype and device.
+            mask: who may see whom.
+            bias: added to the scores.
+            x: (B, Tq, C), for rules with gates of their own.
+
+        Returns:
+            (B, H, Tq, Dv). Rows that see no key are exactly 0.
+
+        Raises:
+            RequestError: shapes, types or devices that do not fit, with every reason.
+            Refused: the backend cannot honour part of the request.
+        """
+        self._check_tensors(q, k, v, x)
+        mask.check_lengths(k.shape[2], q.shape[0])
+        self._check_request(q, k, v, mask, bias)
+        return self.attend(q, k, v, mask, bias, x)
+
+    @torch.no_grad()
+    def reference(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Mask = Mask(),
+        bias: ScoreBias | None = None,
+        x: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """The definition this backend is held to, in float64, O(Tq·Tk), without dropout.
+
+        Returns:
+            output (B, H, Tq, Dv) and effective weights (B, H, Tq, Tk).
+        """
+        return self.define(q, k, v, mask, bias, x)
+
+    def define(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Mask = Mask(),
+        bias: ScoreBias | None = None,
+        x: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """`reference` with gradients: what the gradient checks differentiate."""
+        self._check_tensors(q, k, v, x)
+        mask.check_lengths(k.shape[2], q.shape[0])
+        n_queries, n_keys, device = q.shape[2], k.shape[2], q.device
+        q, k, v = q.double(), self.repeat_kv(k.double()), self.repeat_kv(v.double())
+        i = torch.arange(n_keys - n_queries, n_keys, device=device)[:, None]
+        j = torch.arange(n_keys, device=device)[None, :]
+        visible = mask.dense(n_queries, n_keys, device)
+        own = self.pattern(i, j)
+        if own is not None:
+            visible = visible & own
+        block = None if bias is None else bias.block(i, j).double()
+        weights = self.weights(q, k, visible, block, None if x is None else x.double())
+        return weights @ v, weights
+
+    def new_cache(
+        self,
+        batch_size: int,
+        max_tokens: int,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        value_dim: int | None = None,
+    ):
+        """Decoding state for ``max_tokens`` tokens, allocated once; has ``nbytes`` and ``length``."""
+        if batch_size < 1 or max_tokens < 1:
+            raise RequestError(f"a cache needs at least one row and one token; got {batch_size} and {max_tokens}")
+        kwargs = {"device": device, "dtype": dtype or torch.get_default_dtype()}
+        keys = torch.zeros(batch_size, self.n_kv_heads, max_tokens, self.head_dim, **kwargs)
+        values = torch.zeros(batch_size, self.n_kv_heads, max_tokens, value_dim or self.head_dim, **kwargs)
+        return KVCache(keys, values)
+
+    def cache_bytes(self, batch_size: int, max_tokens: int, dtype: torch.dtype) -> int:
+        """What `new_cache` takes, by formula (Dv = D)."""
+        return 2 * batch_size * self.n_kv_heads * max_tokens * self.head_dim * dtype.itemsize
+
+    def extend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        cache,
+        mask: Mask = Mask(),
+        bias: ScoreBias | None = None,
+        x: Tensor | None = None,
+    ) -> Tensor:
+        """Attend from n ≥ 1 new tokens to everything in the cache and to themselves, and remember them.
+
+        The result equals the last n rows of one full pass over all tokens. ``mask.key_padding`` and ``mask.documents`` cover
+        all tokens so far, the new ones included.
+
+        Raises:
+            RequestError: a full cache, or tensors that do not fit it; the cache is left as it was.
+            Refused: a mask that lets a token see tokens that are not there yet.
+        """
+        self._check_tensors(q, k, v, x)
+        self._check_extension(q, k, v, cache, mask)
+        self._check_request(q, k, v, mask, bias)
+        return self.attend_cached(q, k, v, cache, mask, bias, x)
+
+    def attend_cached(self, q, k, v, cache, mask: Mask, bias: ScoreBias | None, x: Tensor | None) -> Tensor:
+        """`extend` after its checks; a backend with a cache of its own overrides this with `new_cache` and `cache_bytes`."""
+        keys, values = cache.append(k, v)
+        return self.attend(q, keys, values, mask, bias, x)
+
+    @classmethod
+    def reasons(cls, request: Request) -> list[str]:
+        """Every reason why this backend cannot compute the request; empty when it can."""
+        can, why = cls.capabilities, []
+        for unsupported in sorted(request.mask_fields - can.masks):
+            why.append(f"{cls.name} cannot honour the mask field {unsupported!r}")
+        if request.n_kv_heads < 1 or request.n_heads % max(request.n_kv_heads, 1):
+            why.append(f"{request.n_heads} query heads are not a multiple of {request.n_kv_heads} key/value heads")
+        elif request.n_kv_heads != request.n_heads and not can.grouped_heads:
+            why.append(f"{cls.name} takes as many key/value heads as query heads")
+        if request.options.kernel not in cls.kernels:
+            why.append(f"unknown kernel {request.options.kernel!r} for {cls.name}; valid: {', '.join(cls.kernels)}")
+        if request.bias and not can.bias:
+            why.append(f"{cls.name} has no scores that a bias could be added to (alibi and relative positions need one)")
+        if request.dropout and not can.dropout:
+            why.append(f"{cls.name} cannot drop attention weights")
+        if request.cross and not can.cross:
+            why.append(f"{cls.name} takes as many keys as queries")
+        if request.value_dim not in (None, request.head_dim) and not can.value_dim:
+            why.append(f"{cls.name} takes values of the head dim {request.head_dim}, not {request.value_dim}")
+        if request.dtype not in can.dtypes:
+            why.append(f"{cls.name} does not compute in {str(request.dtype).removeprefix('torch.')}")
+        if request.device not in can.devices:
+            why.append(f"{cls.name} does not run on {request.device}")
+        elif request.training and request.device not in can.training_devices:
+            why.append(f"{cls.name} has no backward on {request.device}: it runs there for inference only")
+        return [*why, *cls.refusals(request)]
+
+    # -- helpers ------------------------------------------------------------------------------------------------------
+
+    def repeat_kv(self, t: Tensor) -> Tensor:
+        """(B, G, T, D) -> (B, H, T, D), interleaved: query head h reads key/value head h // (H/G)."""
+        return t.repeat_interleave(self.n_heads // self.n_kv_heads, dim=1)
+
+    def ran(self, kernel: str) -> None:
+        """Record the kernel that computed the last call."""
+        if not torch.compiler.is_compiling():
+            self.kernel = kernel
+
+    def settings(self) -> dict:
+        """The options as a plain dictionary."""
+        return asdict(self.options)
+
+    def extra_repr(self) -> str:
+        return f"{self.name}, H={self.n_heads}, G={self.n_kv_heads}, D={self.head_dim}, {self.options}"
+
+    @property
+    def dropout_now(self) -> float:
+        return self.dropout if self.training else 0.0
+
+    def _check_tensors(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor | None) -> None:
+        if q.dim() != 4 or k.dim() != 4 or v.dim() != 4:
+            raise RequestError(
+                "q, k and v have four axes (batch, heads, tokens, head dim)",
+                [f"{n} is {tuple(t.shape)}" for n, t in (("q", q), ("k", k), ("v", v)) if t.dim() != 4],
+            )
+        why = []
+        if q.shape[1] != self.n_heads:
+            why.append(f"q has {q.shape[1]} heads, expected H = {self.n_heads}")
+        for name, t in (("k", k), ("v", v)):
+            if t.shape[1] != self.n_kv_heads:
+                why.append(f"{name} has {t.shape[1]} heads, expected G = {self.n_kv_heads}")
+            if t.shape[0] != q.shape[0]:
+                why.append(f"{name} has batch {t.shape[0]}, q has {q.shape[0]}")
+        for name, t in (("q", q), ("k", k)):
+            if t.shape[3] != self.head_dim:
+                why.append(f"{name} has head dim {t.shape[3]}, expected D = {self.head_dim}")
+        if k.shape[2] != v.shape[2]:
+            why.append(f"{k.shape[2]} keys but {v.shape[2]} values")
+        if not all(t.shape[2] for t in (q, k)):
+            why.append(f"at least one query and one key are needed; got {q.shape[2]} and {k.shape[2]}")
+        if not (q.dtype == k.dtype == v.dtype) or not q.is_floating_point():
+            why.append(f"q, k and v need one floating dtype; got {q.dtype}, {k.dtype}, {v.dtype}")
+        if not (q.device == k.device == v.device):
+            why.append(f"q, k and v are on different devices: {q.device}, {k.device}, {v.device}")
+        if self.capabilities.needs_x and x is None:
+            why.append(f"{self.name} reads the layer's input: pass x (B, T, C)")
+        if x is not None and (x.dim() != 3 or x.shape[:2] != (q.shape[0], q.shape[2])):
+            why.append(f"x must be (B, Tq, C) = ({q.shape[0]}, {q.shape[2]}, C); got {tuple(x.shape)}")
+        if why:
+            raise RequestError("these tensors do not fit this attention", why)
+
+    def _check_extension(self, q: Tensor, k: Tensor, v: Tensor, cache, mask: Mask) -> None:
+        new, why = k.shape[2], []
+        if q.shape[2] != new:
+            why.append(f"{q.shape[2]} queries for {new} new keys; each new token brings one of each")
+        if cache.length + new > cache.max_tokens:
+            why.append(f"the cache is full: it holds {cache.length} of {cache.max_tokens} tokens and {new} more were given")
+        held = getattr(cache, "keys", None)
+        if held is not None and (held.shape[0] != k.shape[0] or held.dtype != k.dtype or held.device != k.device):
+            why.append(
+                f"the cache was made for batch {held.shape[0]}, {held.dtype}, {held.device}; "
+                f"these keys are batch {k.shape[0]}, {k.dtype}, {k.device}"
+            )
+        values = getattr(cache, "values", None)
+        if values is not None and values.shape[3] != v.shape[3]:
+            why.append(f"the cache holds values of dim {values.shape[3]}, got {v.shape[3]}: new_cache(value_dim={v.shape[3]})")
+        if why:
+            raise RequestError("these tokens cannot be added to the cache", why)
+        mask.check_lengths(cache.length + new, q.shape[0])
+        if not mask.causal or cache.length < mask.prefix > cache.length + new or 0 < cache.length < mask.prefix:
+            raise Refused(
+                "decoding needs a causal mask, and a prefix must arrive whole in the first call: "
+                "otherwise earlier tokens would have had to see tokens that were not there yet"
+            )
+
+    def _check_request(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: ScoreBias | None) -> None:
+        request = Request(
+            n_heads=self.n_heads,
+            n_kv_heads=self.n_kv_heads,
+            head_dim=self.head_dim,
+            value_dim=v.shape[3],
+            device=q.device.type,
+            dtype=q.dtype,
+            mask_fields=mask.fields,
+            contiguous_documents=mask.contiguous_documents,
+            cross=q.shape[2] != k.shape[2],
+            bias=bias is not None,
+            bias_gradient=bias is not None and any(p.requires_grad for p in bias.parameters()),
+            dropout=self.dropout_now,
+            training=torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad),
+            options=self.options,
+        )
+        if request in self._cleared:
+            return
+        why = self.reasons(request)
+        if why:
+            raise Refused(f"{self.name} cannot compute this", why)
+        self._cleared.add(request)
+
+
+def masked_softmax(scores: Tensor, visible: Tensor) -> Tensor:
+    """Softmax along the key axis over visible keys; a row that sees none is exactly 0, with gradient 0.
+
+    The row is guarded before the softmax: cleaning a NaN afterwards would still leave NaN gradients.
+    """
+    empty = ~visible.any(-1, keepdim=True)
+    scores = scores.masked_fill(~visible, -math.inf).masked_fill(empty, 0.0)
+    return torch.softmax(scores, dim=-1).masked_fill(empty, 0.0)
+
+
+def causal_pairs(n_queries: int, n_keys: int) -> float:
+    """Number of visible (query, key) pairs under the causal mask, last query aligned with last key."""
+    rows = min(n_queries, n_keys)
+    return rows * n_keys - rows * (rows - 1) / 2
+
+
+def softmax_flops(attn: Attention, pairs: float) -> float:
+    """Scores and aggregation, two operations per multiply-add, over the given number of (query, key) pairs per head."""
+    return 4.0 * attn.n_heads * attn.head_dim * pairs

@@ -1,0 +1,56 @@
+"""Typed errors. Each carries *all* its reasons, so that a person fixes them in one go."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+
+
+class AttnzooError(Exception):
+    """Base of every error the package raises on purpose.
+
+    Args:
+        message: one line that says what cannot be done.
+        reasons: every reason, shown one a line below the message.
+    """
+
+    exit_status = 1
+
+    def __init__(self, message: str, reasons: Sequence[str] = ()) -> None:
+        self.message = message
+        self.reasons = list(reasons)
+        super().__init__(message)
+
+    def __str__(self) -> str:
+        return "\n  - ".join([self.message, *self.reasons])
+
+    def __reduce__(self):  # pickled whole across processes; the default would lose the reasons
+        return (type(self), (self.message, self.reasons))
+
+
+class RequestError(AttnzooError, ValueError):
+    """The request itself is wrong: a shape, a name, a key, a file. Nothing has been started."""
+
+    exit_status = 2
+
+
+class Refused(RequestError):
+    """A backend cannot honour the request; it never drops or approximates part of it."""
+
+
+class NumericalError(AttnzooError, ArithmeticError):
+    """A run produced a NaN or an infinity; the message names the layer."""
+
+
+def nearest(word: str, choices: Iterable[str]) -> str | None:
+    """The closest valid choice, or None when nothing is close."""
+    found = difflib.get_close_matches(word, list(choices), n=1, cutoff=0.55)
+    return found[0] if found else None
+
+
+def unknown(kind: str, word: str, choices: Iterable[str]) -> str:
+    """'unknown backend 'sdpaa'; did you mean 'sdpa'? valid: …' on one line."""
+    names = sorted(choices)
+    near = nearest(word, names)
+    hint = f" did you mean {near!r}?" if near else ""
+    return f"unknown {kind} {word!r};{hint} valid: {', '.join(names)}"

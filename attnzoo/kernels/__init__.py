@@ -1,0 +1,1 @@
+"""What computes a rule: fused softmax, block gathering, chunked sums. Shared by the backends, one file a kernel."""

@@ -1,0 +1,138 @@
+"""torch's fused softmax attention, with the kernel that ran made known. Shapes: see `attnzoo.shapes`.
+
+Source: `torch.nn.functional.scaled_dot_product_attention`; FlashAttention arXiv:2205.14135, 2307.08691.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+
+from attnzoo.contract import Request, ScoreBias
+from attnzoo.errors import Refused
+from attnzoo.masks import Mask
+from attnzoo.masks.translate import sdpa_arguments
+
+KERNELS = {
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+    "math": SDPBackend.MATH,
+}
+_NAMES = {backend.value: name for name, backend in KERNELS.items()}
+_HALF = (torch.float16, torch.bfloat16)
+
+
+def fused_softmax(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Mask,
+    bias: ScoreBias | None = None,
+    *,
+    scale: float,
+    dropout: float = 0.0,
+    kernel: str = "auto",
+) -> tuple[Tensor, str]:
+    """Softmax attention over the mask. q (B,H,Tq,D), k (B,G,Tk,D), v (B,G,Tk,Dv) -> (B,H,Tq,Dv) and the kernel that ran.
+
+    Plain causality with Tq = Tk stays implicit; whatever else is asked for is passed as a dense mask, and the name says so.
+    """
+    bool_mask, is_causal = sdpa_arguments(mask, q.shape[2], k.shape[2], q.device)
+    attn_mask = score_mask(bool_mask, is_causal, bias, q, k.shape[2])
+    return call(q, k, v, attn_mask, is_causal and attn_mask is None, scale=scale, dropout=dropout, kernel=kernel)
+
+
+def score_mask(bool_mask: Tensor | None, is_causal: bool, bias: ScoreBias | None, q: Tensor, n_keys: int) -> Tensor | None:
+    """The additive mask (B or 1, H or 1, Tq, Tk) that carries both visibility and score bias; bool when there is no bias."""
+    if bias is None:
+        return bool_mask
+    i = torch.arange(n_keys - q.shape[2], n_keys, device=q.device)[:, None]
+    j = torch.arange(n_keys, device=q.device)[None, :]
+    scores = bias.block(i, j).to(q.dtype)[None]
+    if is_causal:
+        bool_mask = (j <= i)[None, None]
+    return scores if bool_mask is None else scores.masked_fill(~bool_mask, float("-inf"))
+
+
+def call(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    attn_mask: Tensor | None,
+    is_causal: bool,
+    *,
+    scale: float,
+    dropout: float = 0.0,
+    kernel: str = "auto",
+) -> tuple[Tensor, str]:
+    """One call of torch's function; returns its output and 'sdpa/flash', 'sdpa/flash+mask', …
+
+    Raises:
+        Refused: the kernel that was asked for by name cannot run, with torch's reasons.
+    """
+    grouped = q.shape[1] != k.shape[1]
+    arguments = {
+        "attn_mask": attn_mask,
+        "dropout_p": dropout,
+        "is_causal": is_causal,
+        "scale": scale,
+        "enable_gqa": grouped,
+    }
+    suffix = "" if attn_mask is None else "+mask"
+    if kernel == "auto":
+        chosen = "auto" if torch.compiler.is_compiling() else _chosen(q, k, v, arguments)
+        return scaled_dot_product_attention(q, k, v, **arguments), f"sdpa/{chosen}{suffix}"
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        try:
+            with sdpa_kernel([KERNELS[kernel]]):
+                return scaled_dot_product_attention(q, k, v, **arguments), f"sdpa/{kernel}{suffix}"
+        except RuntimeError as error:
+            reasons = [str(w.message).split(" (Triggered")[0] for w in said] or [str(error)]
+            raise Refused(f"the SDPA kernel {kernel!r} cannot run this", reasons) from error
+
+
+def _chosen(q: Tensor, k: Tensor, v: Tensor, arguments: dict) -> str:
+    """The kernel torch will take for these tensors, asked of torch itself."""
+    choice = torch._fused_sdp_choice(
+        q,
+        k,
+        v,
+        arguments["attn_mask"],
+        arguments["dropout_p"],
+        arguments["is_causal"],
+        scale=arguments["scale"],
+        enable_gqa=arguments["enable_gqa"],
+    )
+    return _NAMES.get(choice, str(choice))
+
+
+def refusals(request: Request, kernel: str) -> list[str]:
+    """Why a kernel asked for by name cannot run the request. Measured on torch 2.13 (CPU) and read in its dispatcher (CUDA)."""
+    if kernel in ("auto", "math") or kernel not in KERNELS:
+        return []
+    why = []
+    if request.device == "cpu":
+        if kernel != "flash":
+            return [f"sdpa/{kernel} has no CPU implementation; on a CPU take flash or math"]
+        if request.dropout:
+            why.append("sdpa/flash on a CPU has no dropout")
+        if request.value_dim not in (None, request.head_dim):
+            why.append(f"sdpa/flash needs Dv = D; got {request.value_dim} and {request.head_dim}")
+        if request.bias_gradient:
+            why.append("sdpa/flash has no gradient for a bias")
+        return why
+    if request.dtype not in _HALF and kernel != "efficient":
+        why.append(f"sdpa/{kernel} needs float16 or bfloat16; got {str(request.dtype).removeprefix('torch.')}")
+    if kernel == "flash" and (request.mask_fields or request.bias or request.cross):
+        why.append("sdpa/flash on CUDA takes no mask beyond plain causality with Tq = Tk")
+    if kernel == "flash" and request.head_dim > 256:
+        why.append(f"sdpa/flash needs head_dim of at most 256; got {request.head_dim}")
+    if kernel == "efficient" and request.n_heads != request.n_kv_heads:
+        why.append("sdpa/efficient takes as many key/value heads as query heads")
+    return why

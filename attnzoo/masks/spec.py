@@ -1,0 +1,174 @@
+"""The one definition of who may see whom. Shapes: see `attnzoo.shapes`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from attnzoo.errors import RequestError
+
+FIELDS = frozenset({"bidirectional", "window", "sinks", "prefix", "key_padding", "documents"})
+"""What a mask can ask for beyond plain causality; a backend declares which of these it honours."""
+
+
+@dataclass(frozen=True, eq=False)
+class Mask:
+    """Who may see whom. True means *may attend*; the fields intersect.
+
+    Query row r has position i = r + Tk - Tq (the last query is aligned with the last key), key column j has position j.
+    Query i may attend key j when every field allows it:
+
+    - ``causal``: j ≤ i, or j < ``prefix`` (the prefix is open to every query). ``causal=False`` allows all pairs.
+    - ``window=W``: i - W < j ≤ i, exactly W keys with the query's own; or j < ``sinks``. A window looks back only, so it
+      bounds a prefix too: a prefix key ahead of the query, or further back than W, stays hidden.
+    - ``key_padding`` (B, Tk) bool: True is a real token, False hides that key from everyone.
+    - ``documents`` (B, T) integer ids, T = Tk: i and j carry the same id. Queries take the ids of their positions.
+
+    ``sinks`` without a window and ``prefix`` without causality widen nothing and so change nothing.
+    A row that sees no key gives exactly 0 with exactly 0 gradient, in every backend.
+    A mask limits what one forward pass reads; it is not an access-control boundary.
+
+    >>> print(Mask().grid(4))
+    x . . .
+    x x . .
+    x x x .
+    x x x x
+    >>> print(Mask(window=2, sinks=1).grid(5))
+    x . . . .
+    x x . . .
+    x x x . .
+    x . x x .
+    x . . x x
+    >>> print(Mask(prefix=2).grid(4))
+    x x . .
+    x x . .
+    x x x .
+    x x x x
+    >>> print(Mask(documents=torch.tensor([[0, 0, 1, 1]])).grid(4))
+    x . . .
+    x x . .
+    . . x .
+    . . x x
+    >>> print(Mask().grid(2, 5))
+    x x x x .
+    x x x x x
+
+    Raises:
+        RequestError: window < 1, negative sinks or prefix, padding that is not a (B, Tk) bool tensor, documents that are not
+            a (B, T) integer tensor, or a length that does not match the keys (on use).
+    """
+
+    causal: bool = True
+    window: int | None = None
+    sinks: int = 0
+    prefix: int = 0
+    key_padding: Tensor | None = field(default=None, repr=False)
+    documents: Tensor | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        reasons = []
+        if self.window is not None and self.window < 1:
+            reasons.append(f"window={self.window}: a window has at least 1 key, the query's own; None means no window")
+        for name in ("sinks", "prefix"):
+            if getattr(self, name) < 0:
+                reasons.append(f"{name}={getattr(self, name)}: must be 0 or more")
+        if self.key_padding is not None and (self.key_padding.dim() != 2 or self.key_padding.dtype != torch.bool):
+            shape = tuple(self.key_padding.shape)
+            reasons.append(f"key_padding must be bool (B, Tk), True = a real token; got {self.key_padding.dtype} {shape}")
+        docs = self.documents
+        if docs is not None and (docs.dim() != 2 or docs.is_floating_point() or docs.dtype == torch.bool):
+            reasons.append(f"documents must be integer ids (B, T); got {docs.dtype} {tuple(docs.shape)}")
+        if reasons:
+            raise RequestError("this mask makes no sense", reasons)
+
+    @property
+    def fields(self) -> frozenset[str]:
+        """The fields that change anything, as names of `FIELDS`."""
+        asked = {
+            "bidirectional": not self.causal,
+            "window": self.window is not None,
+            "sinks": self.sinks > 0 and self.window is not None,
+            "prefix": self.prefix > 0 and self.causal,
+            "key_padding": self.key_padding is not None,
+            "documents": self.documents is not None,
+        }
+        return frozenset(name for name, on in asked.items() if on)
+
+    @property
+    def static(self) -> bool:
+        """True when no field holds a tensor: the mask depends on positions alone."""
+        return self.key_padding is None and self.documents is None
+
+    @cached_property
+    def contiguous_documents(self) -> bool:
+        """True when each document is one run of tokens; what a carried state needs. One device synchronisation."""
+        if self.documents is None:
+            return True
+        runs = (self.documents[:, 1:] != self.documents[:, :-1]).sum(1) + 1
+        distinct = [len(row.unique()) for row in self.documents]
+        return runs.tolist() == distinct
+
+    def at(self, i: Tensor, j: Tensor) -> Tensor:
+        """Visibility of key positions ``j`` to query positions ``i``.
+
+        Args:
+            i, j: integer tensors of one broadcast shape S. Positions outside the sequence (negative) see and show nothing
+                where a tensor field has to be read.
+
+        Returns:
+            bool S when the mask is static, else (B, *S).
+        """
+        visible = torch.ones(torch.broadcast_shapes(i.shape, j.shape), dtype=torch.bool, device=i.device)
+        if self.causal:
+            visible = visible & ((j <= i) | (j < self.prefix))
+        if self.window is not None:
+            visible = visible & (((j > i - self.window) & (j <= i)) | (j < self.sinks))
+        if self.key_padding is not None:
+            visible = visible & _gather(self.key_padding, j, outside=False)
+        if self.documents is not None:
+            inside = (i >= 0) & (j >= 0)
+            visible = visible & inside & (_gather(self.documents, i) == _gather(self.documents, j))
+        return visible
+
+    def dense(self, n_queries: int, n_keys: int, device: torch.device | str | None = None) -> Tensor:
+        """The whole mask, bool (B or 1, 1, Tq, Tk). O(Tq·Tk): the oracle, and what kernels without a better way are given."""
+        self.check_lengths(n_keys)
+        device = device or self.device
+        i = torch.arange(n_keys - n_queries, n_keys, device=device)[:, None]
+        visible = self.at(i, torch.arange(n_keys, device=device)[None, :])
+        return visible[None, None] if visible.dim() == 2 else visible[:, None]
+
+    def check_lengths(self, n_keys: int, batch: int | None = None) -> None:
+        """Raise `RequestError` unless padding and documents are as long as the keys (and fit the batch)."""
+        reasons = []
+        for name in ("key_padding", "documents"):
+            held = getattr(self, name)
+            if held is None:
+                continue
+            if held.shape[1] != n_keys:
+                reasons.append(f"{name} covers {held.shape[1]} tokens, but there are {n_keys} keys")
+            if batch is not None and held.shape[0] not in (1, batch):
+                reasons.append(f"{name} has {held.shape[0]} rows, but the batch has {batch}")
+        if reasons:
+            raise RequestError("the mask does not fit the tensors", reasons)
+
+    @property
+    def device(self) -> torch.device | None:
+        """Where the tensor fields live; None when there are none."""
+        held = self.key_padding if self.key_padding is not None else self.documents
+        return None if held is None else held.device
+
+    def grid(self, n_queries: int, n_keys: int | None = None) -> str:
+        """A small picture of the first batch row: x may attend, . may not."""
+        rows = self.dense(n_queries, n_keys or n_queries)[0, 0].tolist()
+        return "\n".join(" ".join("x" if seen else "." for seen in row) for row in rows)
+
+
+def _gather(values: Tensor, positions: Tensor, outside: bool | int = 0) -> Tensor:
+    """values (B, T) read at positions S -> (B, *S); positions outside 0..T-1 give ``outside``."""
+    inside = (positions >= 0) & (positions < values.shape[1])
+    read = values[:, positions.clamp(0, values.shape[1] - 1)]
+    return torch.where(inside, read, torch.full((), outside, dtype=values.dtype, device=values.device))

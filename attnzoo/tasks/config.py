@@ -1,0 +1,48 @@
+"""Settings of the tasks. No torch here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class TaskConfig:
+    """What a model is trained on and scored by.
+
+    Args:
+        name: text (next token of the data), or recall (periodic recall).
+        n_tokens: T.
+        n_symbols: alphabet of recall.
+        validation_tokens: at most this many tokens of the validation split are scored (None: every one).
+        validation_rows: sequences scored, for synthetic tasks.
+    """
+
+    name: str = "text"
+    n_tokens: int = 256
+    n_symbols: int = 64
+    validation_tokens: int | None = None
+    validation_rows: int = 64
+
+
+@dataclass
+class ProbeConfig:
+    """A second, synthetic task that a fresh model of the same attention is trained on, beside the text.
+
+    Args:
+        enabled: off leaves the run with its main task alone.
+        task: the synthetic task.
+        max_steps, batch_size: its own training budget.
+        short_conv: width of the causal convolution in the probe's model (see `ModelConfig`).
+        n_layers, d_model, n_heads: of the probe's model.
+        learning_rate: of Muon; AdamW's share is scaled as in the main run.
+    """
+
+    enabled: bool = False
+    task: TaskConfig = field(default_factory=lambda: TaskConfig(name="recall", n_tokens=128))
+    max_steps: int = 150
+    batch_size: int = 16
+    short_conv: int = 4
+    n_layers: int = 2
+    d_model: int = 128
+    n_heads: int = 4
+    learning_rate: float = 0.01

@@ -1,0 +1,127 @@
+"""Settings of a run. No torch and no Lightning here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from attnzoo.data.config import DataConfig
+from attnzoo.model.config import AttentionConfig, ModelConfig, PositionsConfig
+from attnzoo.tasks.config import ProbeConfig, TaskConfig
+
+
+@dataclass
+class TrainerConfig:
+    """How a model is trained.
+
+    Args:
+        max_steps: optimiser steps.
+        batch_size: sequences a micro-batch; accumulate: micro-batches a step.
+        optimizer: muon (2-D weights of the blocks by Muon, the rest by AdamW) or adamw.
+        muon_lr, adamw_lr, weight_decay, betas: of the optimisers; decay touches matrices only.
+        schedule: wsd (linear decay over the last decay_fraction) or cosine; warmup_steps come first.
+        grad_clip: largest gradient norm; 0 is off.
+        precision: auto (bf16 where the device multiplies it fast, else fp32), fp32 or bf16.
+        compile: torch.compile the network.
+        device: auto, cpu or cuda.
+        eval_every: steps between validations, 0 for the end only; log_every: steps between log lines.
+        checkpoint_every: steps between resumable checkpoints, 0 for the end only.
+        resume: go on from the run folder's last checkpoint.
+        progress: show a progress bar.
+        threads: CPU threads, None for torch's choice.
+    """
+
+    max_steps: int = 300
+    batch_size: int = 8
+    accumulate: int = 1
+    optimizer: str = "muon"
+    muon_lr: float = 0.01
+    adamw_lr: float = 0.003
+    weight_decay: float = 0.01
+    betas: tuple[float, float] = (0.9, 0.95)
+    schedule: str = "wsd"
+    warmup_steps: int = 20
+    decay_fraction: float = 0.4
+    grad_clip: float = 1.0
+    precision: str = "auto"
+    compile: bool = False
+    device: str = "auto"
+    eval_every: int = 100
+    log_every: int = 10
+    checkpoint_every: int = 0
+    resume: bool = False
+    progress: bool = True
+    threads: int | None = None
+
+
+@dataclass
+class MeasureConfig:
+    """What is measured after training.
+
+    Args:
+        enabled: off leaves cost out of the record.
+        leak: run the leak tests on the trained model.
+        rounds: at most this many rounds of timing, each contestant once a round; seconds: the time limit of all rounds.
+        decode_context, decode_tokens: tokens in the cache before decoding is timed, and tokens decoded.
+        memory: peak memory of a training step, in a fresh process.
+    """
+
+    enabled: bool = True
+    leak: bool = True
+    rounds: int = 15
+    seconds: float = 30.0
+    decode_context: int = 128
+    decode_tokens: int = 16
+    memory: bool = True
+
+
+@dataclass
+class LoggerConfig:
+    """Where metrics go besides ``metrics.jsonl``, which is always written.
+
+    Args:
+        wandb: offline, online or disabled.
+        project, group, name: of the W&B run.
+        csv: also write metrics.csv.
+    """
+
+    wandb: str = "offline"
+    project: str = "attnzoo"
+    group: str | None = None
+    name: str | None = None
+    csv: bool = False
+
+
+@dataclass
+class RunConfig:
+    """One training run, whole: what `attnzoo.train` takes."""
+
+    attention: AttentionConfig
+    positions: PositionsConfig = field(default_factory=PositionsConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    task: TaskConfig = field(default_factory=TaskConfig)
+    probe: ProbeConfig = field(default_factory=ProbeConfig)
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    measure: MeasureConfig = field(default_factory=MeasureConfig)
+    logger: LoggerConfig = field(default_factory=LoggerConfig)
+    seed: int = 0
+    run_dir: str = "runs/train"
+
+
+@dataclass
+class CompareConfig(RunConfig):
+    """A comparison: each backend with each seed, one fresh process a cell; what `attnzoo.compare` takes.
+
+    Args:
+        backends: names; options come from ``options[name]`` or, for the backend of ``attention``, from there.
+        seeds: one cell a backend and seed.
+        baseline: the backend that ratios refer to.
+        jobs: cells trained at once; timing rounds come afterwards, alone.
+        options: backend name -> its options.
+    """
+
+    backends: list[str] = field(default_factory=list)
+    seeds: list[int] = field(default_factory=lambda: [0])
+    baseline: str = "sdpa"
+    jobs: int = 1
+    options: dict[str, dict] = field(default_factory=dict)
