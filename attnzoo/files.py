@@ -1,0 +1,85 @@
+"""Reading and writing whole files. A file is there complete or not at all; JSON never holds NaN or Infinity."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from attnzoo.errors import RequestError
+
+
+def write_bytes_atomic(path: str | os.PathLike[str], data: bytes) -> Path:
+    """Write ``data`` to a temporary neighbour and move it over ``path``; parent folders are made.
+
+    Raises:
+        RequestError: the folder is a file, the disk is full, permission is missing; nothing is left behind.
+    """
+    path = Path(path)
+    temporary = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+        with open(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp makes it private
+        os.replace(temporary, path)
+    except OSError as error:
+        raise RequestError(f"cannot write {path}: {error.strerror or error}") from error
+    finally:
+        if temporary is not None:
+            with suppress(FileNotFoundError):  # it has been moved
+                os.unlink(temporary)
+    return path
+
+
+def write_text_atomic(path: str | os.PathLike[str], text: str) -> Path:
+    """`write_bytes_atomic` for UTF-8 text."""
+    return write_bytes_atomic(path, text.encode())
+
+
+def write_json_atomic(path: str | os.PathLike[str], obj: Any) -> Path:
+    """`write_text_atomic` for JSON; NaN and infinities become null."""
+    return write_text_atomic(path, json.dumps(finite(obj), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def read_json(path: str | os.PathLike[str]) -> Any:
+    """The content of a JSON file.
+
+    Raises:
+        RequestError: the file cannot be read or is no JSON.
+    """
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RequestError(f"cannot read {path}: {error.strerror or error}") from error
+    except ValueError as error:  # also text that is no UTF-8
+        raise RequestError(f"{path} is not JSON: {error}") from error
+
+
+def finite(obj: Any) -> Any:
+    """``obj`` with every NaN and infinity replaced by None, tuples by lists, and numpy-like scalars by Python's."""
+    if isinstance(obj, Mapping):
+        return {str(key): finite(value) for key, value in obj.items()}
+    if isinstance(obj, (list, tuple, set, frozenset)):
+        return [finite(value) for value in (sorted(obj) if isinstance(obj, (set, frozenset)) else obj)]
+    if isinstance(obj, (str, bool, int)) or obj is None:
+        return obj
+    if hasattr(obj, "item"):
+        obj = obj.item()
+    if isinstance(obj, float):
+        return obj if math.isfinite(obj) else None
+    return obj if isinstance(obj, (str, bool, int)) else str(obj)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

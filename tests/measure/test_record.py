@@ -1,0 +1,66 @@
+import copy
+import json
+import math
+import pickle
+
+import pytest
+
+from attnzoo.errors import RequestError
+from attnzoo.measure.record import Record, config_hash
+from attnzoo.training.config import AttentionConfig, LoggerConfig, RunConfig
+
+
+def test_attributes_and_keys_are_the_same_thing():
+    record = Record(status="ok", cost={"prefill_ms": {"median": 1.0}}, reasons=[{"a": 1}])
+    assert record.cost.prefill_ms.median == record["cost"]["prefill_ms"]["median"] == 1.0
+    assert record.reasons[0].a == 1
+    record.quality = {"val_loss_nats": 2.0}
+    assert record.quality.val_loss_nats == 2.0
+    record.setdefault("leak", {})["passed"] = True
+    assert record.leak.passed
+    with pytest.raises(AttributeError, match="has no 'nothing'"):
+        record.nothing
+
+
+def test_survives_the_disk_pickle_and_copy(tmp_path):
+    record = Record(status="ok", cost={"x": math.nan, "y": [math.inf, 1]}, options={"window": 8})
+    path = record.save(tmp_path / "new" / "record.json")
+    assert json.loads(path.read_text())["schema"] == 1
+    read = Record.load(path)
+    assert read.cost.x is None
+    assert read.cost.y == [None, 1]
+    assert read.options.window == 8
+    for other in (pickle.loads(pickle.dumps(record)), copy.deepcopy(record)):
+        assert other.options.window == 8
+        assert isinstance(other.options, Record)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("{", "not JSON"),
+        ("[]", "no JSON object"),
+        ('{"schema": 9, "status": "ok"}', "schema 9"),
+        ('{"schema": 1}', "status None"),
+    ],
+)
+def test_what_is_no_record_is_refused(tmp_path, text, reason):
+    (tmp_path / "record.json").write_text(text)
+    with pytest.raises(RequestError, match=reason):
+        Record.load(tmp_path / "record.json")
+
+
+def test_hash_names_what_changes_the_result_and_nothing_else():
+    cfg = RunConfig(attention=AttentionConfig("sdpa", {}))
+    first = config_hash(cfg)
+    assert len(first) == 12
+    cfg.run_dir, cfg.logger, cfg.trainer.progress, cfg.trainer.resume = (
+        "elsewhere",
+        LoggerConfig(wandb="online"),
+        False,
+        True,
+    )
+    assert config_hash(cfg) == first
+    cfg.trainer.device = "cpu"
+    assert config_hash(cfg) != first
+    assert config_hash({"a": 1, "b": (1, 2)}) == config_hash({"b": [1, 2], "a": 1})
