@@ -41,6 +41,8 @@ class Capabilities:
         needs_x: its rule reads the layer's input x.
         dtypes, devices: what it computes on; training_devices: where it has a backward.
         time, memory, state: declared growth exponents in T of a training step's time and memory and of the decoding state.
+        shift_invariant: who may see whom depends on i - j alone, so that left padding changes nothing; block layouts that
+            count from the first slot are not.
         bitwise_prefix: changing the future leaves earlier outputs bitwise equal (False: equal within rounding).
     """
 
@@ -57,6 +59,7 @@ class Capabilities:
     time: float = 2.0
     memory: float = 2.0
     state: float = 1.0
+    shift_invariant: bool = True
     bitwise_prefix: bool = True
 
 

@@ -1,0 +1,94 @@
+"""Continue a text token by token, with the model's cache or, to check it, without."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from attnzoo.errors import RequestError
+
+if TYPE_CHECKING:
+    from attnzoo.model.lm import CausalLM
+
+
+@torch.no_grad()
+def generate(
+    model: CausalLM,
+    tokens: Tensor,
+    max_new_tokens: int,
+    *,
+    temperature: float = 0.0,
+    seed: int | None = None,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    use_cache: bool = True,
+    key_padding: Tensor | None = None,
+) -> Tensor:
+    """Continue each row.
+
+    Args:
+        tokens: (B, T) prompts; rows of unequal length are padded on the left.
+        max_new_tokens: how many to add.
+        temperature: 0 takes the likeliest token; otherwise logits are divided by it and sampled.
+        seed: of the sampling; None draws a fresh one.
+        top_k, top_p: sample among the k likeliest tokens, and among the fewest whose probability reaches p.
+        use_cache: decode with a cache; False recomputes all tokens at each step, which must give the same.
+        key_padding: (B, T) bool, True = a real token.
+
+    Returns:
+        (B, T + max_new_tokens).
+
+    Raises:
+        RequestError: settings out of range, all at once.
+    """
+    _check(tokens, max_new_tokens, temperature, top_k, top_p)
+    was_training = model.training
+    model.eval()
+    try:
+        draw = torch.Generator(device=tokens.device)
+        draw.manual_seed(seed) if seed is not None else draw.seed()
+        cache = model.new_cache(tokens.shape[0], tokens.shape[1] + max_new_tokens) if use_cache else None
+        new = tokens
+        for _ in range(max_new_tokens):
+            logits = model(new if use_cache else tokens, key_padding=key_padding, cache=cache)[:, -1]
+            new = _pick(logits.float(), temperature, top_k, top_p, draw)
+            tokens = torch.cat([tokens, new], 1)
+            if key_padding is not None:
+                key_padding = torch.cat([key_padding, torch.ones_like(new, dtype=torch.bool)], 1)
+        return tokens
+    finally:
+        model.train(was_training)
+
+
+def _pick(logits: Tensor, temperature: float, top_k: int | None, top_p: float | None, draw: torch.Generator) -> Tensor:
+    """(B, V) -> the next token (B, 1)."""
+    if temperature == 0:
+        return logits.argmax(-1, keepdim=True)
+    logits = logits / temperature
+    if top_k is not None:
+        kth = logits.topk(min(top_k, logits.shape[-1])).values[:, -1:]
+        logits = logits.masked_fill(logits < kth, float("-inf"))
+    if top_p is not None:
+        ordered, order = logits.sort(descending=True)
+        before = ordered.softmax(-1).cumsum(-1) - ordered.softmax(-1)
+        # a token stays while the likelier ones have not reached p: the likeliest always stays
+        logits = logits.masked_fill((before >= top_p).gather(1, order.argsort(1)), float("-inf"))
+    return torch.multinomial(logits.softmax(-1), 1, generator=draw)
+
+
+def _check(tokens: Tensor, max_new_tokens: int, temperature: float, top_k: int | None, top_p: float | None) -> None:
+    why = []
+    if tokens.dim() != 2 or tokens.shape[1] < 1:
+        why.append(f"the prompt must be (B, T) with T ≥ 1; got {tuple(tokens.shape)}")
+    if max_new_tokens < 1:
+        why.append(f"max_new_tokens={max_new_tokens}: at least 1")
+    if temperature < 0:
+        why.append(f"temperature={temperature}: 0 or more")
+    if top_k is not None and top_k < 1:
+        why.append(f"top_k={top_k}: at least 1")
+    if top_p is not None and not 0 < top_p <= 1:
+        why.append(f"top_p={top_p}: in (0, 1]")
+    if why:
+        raise RequestError("this cannot be generated", why)

@@ -1,0 +1,200 @@
+"""A decoder-only language model: pre-norm blocks, SwiGLU, tied embeddings. Shapes: see `attnzoo.shapes`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from attnzoo.contract import Attention, ScoreBias
+from attnzoo.errors import RequestError
+from attnzoo.masks import Mask
+from attnzoo.model.config import ModelConfig
+from attnzoo.model.generate import generate
+from attnzoo.model.init import initialise
+from attnzoo.model.layer import AttentionLayer, LayerCache, Phases
+from attnzoo.positions import Positions
+
+IGNORE = -100
+"""A target that is not scored."""
+
+
+@dataclass
+class ModelCache:
+    """One cache a layer."""
+
+    layers: list[LayerCache]
+
+    @property
+    def length(self) -> int:
+        return self.layers[0].length
+
+    @property
+    def nbytes(self) -> int:
+        return sum(layer.nbytes for layer in self.layers)
+
+
+class SwiGLU(nn.Module):
+    """down(silu(gate(x)) · up(x)), gate and up in one matrix (arXiv:2002.05202)."""
+
+    def __init__(self, d_model: int, hidden: int) -> None:
+        super().__init__()
+        self.gate_up = nn.Linear(d_model, 2 * hidden, bias=False)
+        self.down = nn.Linear(hidden, d_model, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate, up = self.gate_up(x).chunk(2, -1)
+        return self.down(F.silu(gate) * up)
+
+
+class Block(nn.Module):
+    """x + attention(norm(x)), then x + mlp(norm(x))."""
+
+    def __init__(self, cfg: ModelConfig, attention: Attention) -> None:
+        super().__init__()
+        self.attention_norm = nn.RMSNorm(cfg.d_model, eps=cfg.norm_eps)
+        self.attention = AttentionLayer(
+            attention, cfg.d_model, qk_norm=cfg.qk_norm, short_conv=cfg.short_conv, norm_eps=cfg.norm_eps
+        )
+        self.mlp_norm = nn.RMSNorm(cfg.d_model, eps=cfg.norm_eps)
+        self.mlp = SwiGLU(cfg.d_model, hidden_width(cfg))
+        self.dropout = nn.Dropout(cfg.dropout)
+
+    def forward(
+        self, x: Tensor, mask: Mask, phases: Phases, bias: ScoreBias | None, cache: LayerCache | None
+    ) -> Tensor:
+        x = x + self.dropout(self.attention(self.attention_norm(x), mask, phases=phases, bias=bias, cache=cache))
+        return x + self.dropout(self.mlp(self.mlp_norm(x)))
+
+
+class CausalLM(nn.Module):
+    """The language model.
+
+    Args:
+        cfg: sizes and layer options.
+        vocab_size: V.
+        attention: layer number -> a new backend for it.
+        positions: the position scheme, shared by the layers.
+    """
+
+    def __init__(
+        self, cfg: ModelConfig, vocab_size: int, attention: Callable[[int], Attention], positions: Positions
+    ) -> None:
+        super().__init__()
+        self.cfg, self.vocab_size = cfg, vocab_size
+        self.embedding = nn.Embedding(vocab_size, cfg.d_model)
+        self.positions = positions
+        self.dropout = nn.Dropout(cfg.dropout)
+        self.blocks = nn.ModuleList(Block(cfg, attention(layer)) for layer in range(cfg.n_layers))
+        self.norm = nn.RMSNorm(cfg.d_model, eps=cfg.norm_eps)
+        initialise(self, cfg.n_layers)
+
+    def forward(
+        self,
+        tokens: Tensor,
+        key_padding: Tensor | None = None,
+        documents: Tensor | None = None,
+        cache: ModelCache | None = None,
+    ) -> Tensor:
+        """Logits of the next token at each position.
+
+        Args:
+            tokens: (B, T) integers.
+            key_padding: (B, Tk) bool, True = a real token, on either side; positions count real tokens only.
+            documents: (B, Tk) integer ids of packed documents; each starts at position 0 and sees itself only.
+            cache: extended by these tokens; Tk is then the tokens so far, these included, else T.
+
+        Returns:
+            (B, T, V). Logits at padding mean nothing.
+
+        Raises:
+            RequestError: tokens of a wrong shape or outside the vocabulary, a full cache.
+        """
+        if tokens.dim() != 2 or tokens.shape[1] == 0 or tokens.is_floating_point():
+            raise RequestError(f"tokens must be integers (B, T) with T ≥ 1; got {tokens.dtype} {tuple(tokens.shape)}")
+        start = 0 if cache is None else cache.length
+        mask = Mask(key_padding=key_padding, documents=documents)
+        mask.check_lengths(start + tokens.shape[1], tokens.shape[0])
+        ids = position_ids(start, tokens.shape[1], mask, tokens.device)
+        h = self.dropout(self.positions.embed(self.embedding(tokens), ids))
+        phases, bias = self.positions.phases(ids), self.positions.bias()
+        for layer, block in enumerate(self.blocks):
+            h = block(h, mask, phases, bias, None if cache is None else cache.layers[layer])
+        return F.linear(self.norm(h), self.embedding.weight)
+
+    def new_cache(
+        self,
+        batch_size: int,
+        max_tokens: int,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> ModelCache:
+        """Decoding state for ``max_tokens`` tokens, on the model's device and in its dtype unless told otherwise."""
+        weight = self.embedding.weight
+        device, dtype = device or weight.device, dtype or weight.dtype
+        return ModelCache([block.attention.new_cache(batch_size, max_tokens, device, dtype) for block in self.blocks])
+
+    def generate(
+        self,
+        tokens: Tensor,
+        max_new_tokens: int,
+        temperature: float = 0.0,
+        seed: int | None = None,
+        *,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        use_cache: bool = True,
+        key_padding: Tensor | None = None,
+    ) -> Tensor:
+        """tokens (B, T) continued: (B, T + max_new_tokens); see `attnzoo.model.generate`."""
+        return generate(
+            self, tokens, max_new_tokens, temperature=temperature, seed=seed, top_k=top_k, top_p=top_p,
+            use_cache=use_cache, key_padding=key_padding,
+        )  # fmt: skip
+
+    def attention_modules(self) -> list[Attention]:
+        """The backend of each layer."""
+        return [block.attention.attention for block in self.blocks]
+
+    @property
+    def kernel(self) -> str:
+        """What the layers really ran last; several names where they differ."""
+        return ", ".join(sorted({attention.kernel for attention in self.attention_modules()}))
+
+    def flops(self, n_tokens: int) -> float:
+        """Forward floating-point operations of one sequence of T tokens, two per multiply-add; norms and activations excluded."""
+        per_token = 2 * self.embedding.weight.numel() + sum(2 * p.numel() for b in self.blocks for p in b.mlp.parameters())
+        return n_tokens * per_token + sum(b.attention.flops(n_tokens, n_tokens) for b in self.blocks)
+
+    def parameter_count(self) -> int:
+        """Trainable numbers; the tied head counts once."""
+        return sum(p.numel() for p in self.parameters())
+
+    @staticmethod
+    def loss(logits: Tensor, targets: Tensor) -> Tensor:
+        """Mean cross entropy in nats over the targets (B, T) that are not `IGNORE`, in float32."""
+        return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), ignore_index=IGNORE)
+
+
+def hidden_width(cfg: ModelConfig) -> int:
+    """Width of the SwiGLU hidden layer: mlp_ratio · C, up to a multiple of 8."""
+    return -(-int(cfg.mlp_ratio * cfg.d_model) // 8) * 8
+
+
+def position_ids(start: int, n_tokens: int, mask: Mask, device: torch.device) -> Tensor:
+    """(B or 1, T) position of the tokens from ``start`` on: real tokens before it in its document."""
+    if mask.static:
+        return torch.arange(start, start + n_tokens, device=device)[None]
+    total = start + n_tokens
+    if mask.key_padding is None:
+        count = torch.arange(total, device=device)[None]
+    else:
+        count = (mask.key_padding.cumsum(1) - 1).clamp(min=0)
+    if mask.documents is not None:
+        docs = mask.documents
+        begins = F.pad(docs[:, 1:] != docs[:, :-1], (1, 0), value=True)
+        count = count - torch.where(begins, count, 0).cummax(1).values
+    return count[:, start:]

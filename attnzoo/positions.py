@@ -1,0 +1,163 @@
+"""Where things are: position schemes. A causal mask says what may be seen; neither replaces the other.
+
+A scheme acts at one of three places: on the embeddings (learned, sinusoidal), on queries and keys (rope), or on the scores
+(alibi). Position numbers are integers and phases float32, whatever the model's dtype: in bfloat16, 256 and 257 are one number.
+Shapes: see `attnzoo.shapes`; P is (B or 1, T), the position of each token.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from attnzoo.contract import ScoreBias
+from attnzoo.errors import RequestError, unknown
+
+
+class Positions(nn.Module):
+    """No positions (NoPE, arXiv:2305.19466), and the interface of every other scheme."""
+
+    needs_bias = False
+
+    def embed(self, h: Tensor, positions: Tensor) -> Tensor:
+        """Embeddings (B, T, C) with positions added."""
+        return h
+
+    def phases(self, positions: Tensor) -> tuple[Tensor, Tensor] | None:
+        """What `rotate` needs, computed once a forward pass and shared by all layers."""
+        return None
+
+    def bias(self) -> ScoreBias | None:
+        """The score bias, for schemes that have one."""
+        return None
+
+
+class Learned(Positions):
+    """A learned vector for each absolute position below ``max_tokens``."""
+
+    def __init__(self, d_model: int, max_tokens: int) -> None:
+        super().__init__()
+        self.table = nn.Embedding(max_tokens, d_model)
+
+    def embed(self, h: Tensor, positions: Tensor) -> Tensor:
+        n_rows = self.table.num_embeddings
+        if positions.numel() and not torch.compiler.is_compiling() and int(positions.max()) >= n_rows:
+            raise RequestError(
+                f"position {int(positions.max())} is past the learned table of {n_rows}: raise positions.max_tokens, "
+                "or take rope, alibi, sinusoidal or none"
+            )
+        return h + self.table(positions)
+
+
+class Sinusoidal(Positions):
+    """Fixed sines and cosines of geometric wavelengths (arXiv:1706.03762, section 3.5).
+
+    Departure: scaled to the root mean square of a fresh embedding instead of scaling the embedding up.
+    """
+
+    def __init__(self, d_model: int, base: float, rms: float = 0.02) -> None:
+        super().__init__()
+        self.d_model, self.base, self.rms = d_model, base, rms
+
+    def embed(self, h: Tensor, positions: Tensor) -> Tensor:
+        angle = _angles(positions, self.d_model, self.base)
+        waves = torch.stack([angle.sin(), angle.cos()], -1).flatten(-2)[..., : self.d_model]
+        return h + (waves * self.rms * math.sqrt(2)).to(h.dtype)
+
+
+class Rope(Positions):
+    """Rotary positions (arXiv:2104.09864): q·k depends on content and on the difference of positions.
+
+    Channel c is paired with channel c + D/2, the layout of Llama checkpoints.
+    """
+
+    def __init__(self, head_dim: int, base: float) -> None:
+        super().__init__()
+        if head_dim % 2:
+            raise RequestError(f"rope turns pairs of channels: head_dim {head_dim} must be even")
+        self.head_dim, self.base = head_dim, base
+
+    def phases(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        angle = _angles(positions, self.head_dim, self.base)[:, None]  # (B or 1, 1, T, D/2)
+        return angle.cos(), angle.sin()
+
+
+class Alibi(Positions):
+    """A penalty on the scores that grows linearly with distance (arXiv:2108.12409)."""
+
+    needs_bias = True
+
+    def __init__(self, n_heads: int) -> None:
+        super().__init__()
+        self.score_bias = AlibiBias(n_heads)
+
+    def bias(self) -> ScoreBias:
+        return self.score_bias
+
+
+class AlibiBias(ScoreBias):
+    """-slope_h · |i - j|."""
+
+    def __init__(self, n_heads: int) -> None:
+        super().__init__()
+        self.slopes = alibi_slopes(n_heads)  # a plain list: no cast of the module can round it
+
+    def block(self, i: Tensor, j: Tensor) -> Tensor:
+        distance = (i - j).abs().float()
+        slopes = torch.tensor(self.slopes, device=distance.device)
+        return -slopes.view(-1, *[1] * distance.dim()) * distance
+
+
+def rotate(t: Tensor, phases: tuple[Tensor, Tensor] | None) -> Tensor:
+    """Turn queries or keys (B, H, T, D) by their phases (B or 1, 1, T, D/2), in float32; unchanged without phases."""
+    if phases is None:
+        return t
+    cos, sin = phases
+    first, second = t.float().chunk(2, -1) if t.dtype.itemsize == 2 else t.chunk(2, -1)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], -1).to(t.dtype)
+
+
+def alibi_slopes(n_heads: int) -> list[float]:
+    """The paper's slopes: a geometric series for powers of two; else that of the power below, then every other one of the
+    next power's series.
+
+    >>> alibi_slopes(6)
+    [0.25, 0.0625, 0.015625, 0.00390625, 0.5, 0.125]
+    """
+    power = 2 ** math.floor(math.log2(n_heads))
+    slopes = [2 ** (-8 * (h + 1) / power) for h in range(power)]
+    if power < n_heads:
+        slopes += [2 ** (-8 * (h + 1) / (2 * power)) for h in range(2 * power)][::2][: n_heads - power]
+    return slopes
+
+
+def _angles(positions: Tensor, width: int, base: float) -> Tensor:
+    """positions (B or 1, T) -> (B or 1, T, ceil(width/2)) in float32, wavelengths from 2π to base·2π."""
+    exponents = torch.arange(0, width, 2, device=positions.device, dtype=torch.float32) / width
+    return positions.float()[..., None] * base**-exponents
+
+
+_SCHEMES: dict[str, Callable[..., Positions]] = {
+    "none": lambda **_: Positions(),
+    "learned": lambda d_model, max_tokens, **_: Learned(d_model, max_tokens),
+    "sinusoidal": lambda d_model, base, **_: Sinusoidal(d_model, base),
+    "rope": lambda head_dim, base, **_: Rope(head_dim, base),
+    "alibi": lambda n_heads, **_: Alibi(n_heads),
+}
+POSITIONS = tuple(_SCHEMES)
+
+
+def build_positions(
+    name: str, *, d_model: int, n_heads: int, head_dim: int, base: float = 10000.0, max_tokens: int = 2048
+) -> Positions:
+    """A scheme by name.
+
+    Raises:
+        RequestError: an unknown name, with the nearest one; rope with an odd head dim.
+    """
+    if name not in _SCHEMES:
+        raise RequestError(unknown("positions", name, _SCHEMES))
+    return _SCHEMES[name](d_model=d_model, n_heads=n_heads, head_dim=head_dim, base=base, max_tokens=max_tokens)
