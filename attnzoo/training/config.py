@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
 
 from attnzoo.data.config import DataConfig
+from attnzoo.errors import RequestError
 from attnzoo.model.config import AttentionConfig, ModelConfig, PositionsConfig
+from attnzoo.settings import plain, read
 from attnzoo.tasks.config import ProbeConfig, TaskConfig
 
 
@@ -125,3 +132,77 @@ class CompareConfig(RunConfig):
     baseline: str = "sdpa"
     jobs: int = 1
     options: dict[str, dict] = field(default_factory=dict)
+
+
+def to_dict(cfg: RunConfig) -> dict[str, Any]:
+    """The configuration as plain values, in the form of ``config.yaml``: the backend's options lie beside its name."""
+    values = plain(cfg)
+    values["attention"] = {"name": cfg.attention.name, **plain(cfg.attention.options)}
+    return values
+
+
+def from_dict(values: Mapping[str, Any]) -> RunConfig:
+    """The configuration that `to_dict` wrote (a `CompareConfig` where there are ``backends``); missing keys take their default.
+
+    Raises:
+        RequestError: unknown keys, values of another type, a ``_target_``; every fault at once.
+    """
+    arguments, faults = read_settings(CompareConfig if "backends" in values else RunConfig, values)
+    if "attention" not in arguments and not faults:
+        faults.append("attention.name is missing")
+    if faults:
+        raise RequestError("this configuration cannot be used", faults)
+    return (CompareConfig if "backends" in values else RunConfig)(**arguments)
+
+
+def read_settings(cls: type[RunConfig], values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Keyword arguments for ``cls`` from plain values, and every fault."""
+    faults = [f"{where}: a configuration names things; it never runs code (_target_)" for where in _targets(values)]
+    if faults:
+        return {}, faults
+    values = dict(values)
+    given = values.get("attention")
+    if isinstance(given, Mapping):
+        options = {str(key): value for key, value in given.items() if key != "name"}
+        values["attention"] = {"options": options} | ({"name": given["name"]} if given.get("name") else {})
+        if not given.get("name"):
+            faults.append("attention.name is missing")
+            del values["attention"]
+    arguments, found = read(cls, values)
+    return arguments, faults + found
+
+
+def to_yaml(cfg: RunConfig) -> str:
+    """The text of ``config.yaml``."""
+    return yaml.safe_dump(to_dict(cfg), sort_keys=False, allow_unicode=True)
+
+
+def load_config(path: str | Path) -> RunConfig:
+    """The configuration of a run folder, or of a YAML file.
+
+    Raises:
+        RequestError: there is none, it is not YAML, or it does not fit (see `from_dict`).
+    """
+    path = Path(path)
+    file = path / "config.yaml" if path.is_dir() else path
+    try:
+        values = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RequestError(f"{path} is no run folder: {file} is missing") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise RequestError(f"{file} cannot be read: {' '.join(str(error).split())}") from error
+    if not isinstance(values, Mapping):
+        raise RequestError(f"{file} holds no configuration")
+    return from_dict(values)
+
+
+def _targets(values: Any, path: str = "") -> list[str]:
+    """Where a ``_target_`` stands, at any depth."""
+    if isinstance(values, Mapping):
+        inside = [
+            where for key, value in values.items() for where in _targets(value, f"{path}.{key}" if path else str(key))
+        ]
+        return inside + [f"{path}.{key}".lstrip(".") for key in values if "_target_" in str(key)]
+    if isinstance(values, (list, tuple)):
+        return [where for n, value in enumerate(values) for where in _targets(value, f"{path}[{n}]")]
+    return []
