@@ -142,34 +142,34 @@ def to_dict(cfg: RunConfig) -> dict[str, Any]:
 
 
 def from_dict(values: Mapping[str, Any]) -> RunConfig:
-    """The configuration that `to_dict` wrote (a `CompareConfig` where there are ``backends``); missing keys take their default.
+    """The configuration that `to_dict` wrote; with ``backends`` a `CompareConfig`. A missing key takes its default.
 
     Raises:
         RequestError: unknown keys, values of another type, a ``_target_``; every fault at once.
     """
-    arguments, faults = read_settings(CompareConfig if "backends" in values else RunConfig, values)
-    if "attention" not in arguments and not faults:
-        faults.append("attention.name is missing")
+    cls = CompareConfig if "backends" in values else RunConfig
+    arguments, faults = read_settings(cls, values)
     if faults:
         raise RequestError("this configuration cannot be used", faults)
-    return (CompareConfig if "backends" in values else RunConfig)(**arguments)
+    return cls(**arguments)
 
 
 def read_settings(cls: type[RunConfig], values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Keyword arguments for ``cls`` from plain values, and every fault."""
-    faults = [f"{where}: a configuration names things; it never runs code (_target_)" for where in _targets(values)]
+    faults = [f"{where}: a configuration names things, it never runs code" for where in targets(values)]
     if faults:
         return {}, faults
     values = dict(values)
-    given = values.get("attention")
-    if isinstance(given, Mapping):
-        options = {str(key): value for key, value in given.items() if key != "name"}
-        values["attention"] = {"options": options} | ({"name": given["name"]} if given.get("name") else {})
-        if not given.get("name"):
-            faults.append("attention.name is missing")
-            del values["attention"]
-    arguments, found = read(cls, values)
-    return arguments, faults + found
+    attention = values.pop("attention", None)
+    arguments, faults = read(cls, values)
+    if not isinstance(attention, Mapping) or not isinstance(attention.get("name"), str):
+        faults.append(
+            "attention.name is missing" if attention is None else f"attention={attention!r}: must have a name"
+        )
+    else:
+        options = {str(key): value for key, value in attention.items() if key != "name"}
+        arguments["attention"] = AttentionConfig(attention["name"], options)
+    return arguments, faults
 
 
 def to_yaml(cfg: RunConfig) -> str:
@@ -196,13 +196,13 @@ def load_config(path: str | Path) -> RunConfig:
     return from_dict(values)
 
 
-def _targets(values: Any, path: str = "") -> list[str]:
-    """Where a ``_target_`` stands, at any depth."""
-    if isinstance(values, Mapping):
-        inside = [
-            where for key, value in values.items() for where in _targets(value, f"{path}.{key}" if path else str(key))
-        ]
-        return inside + [f"{path}.{key}".lstrip(".") for key in values if "_target_" in str(key)]
+def targets(values: Any, path: str = "") -> list[str]:
+    """Where a ``_target_`` stands, at any depth: Hydra's way to name code that is run."""
     if isinstance(values, (list, tuple)):
-        return [where for n, value in enumerate(values) for where in _targets(value, f"{path}[{n}]")]
-    return []
+        return [where for n, item in enumerate(values) for where in targets(item, f"{path}[{n}]")]
+    if not isinstance(values, Mapping):
+        return []
+    named = {f"{path}.{key}".lstrip("."): item for key, item in values.items()}
+    return [where for where in named if where.endswith("_target_")] + [
+        found for where, item in named.items() for found in targets(item, where)
+    ]
