@@ -1,0 +1,134 @@
+"""Lightning's trainer, set up quietly, and one call that trains."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from lightning import Trainer
+from lightning.pytorch.loggers.logger import Logger
+
+from attnzoo.model import CausalLM
+from attnzoo.tasks import Task
+from attnzoo.training.callbacks import (
+    AtomicCheckpointIO,
+    Checkpoints,
+    RandomState,
+    StepNumbers,
+    StopAtNonFinite,
+    Validation,
+    tokens_seen,
+)
+from attnzoo.training.config import TrainerConfig
+from attnzoo.training.module import TrainingModule
+from attnzoo.training.progress import progress
+from attnzoo.training.stream import StepStream
+
+QUIET_LOGGERS = ("lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities.rank_zero", "lightning.pytorch")
+QUIET_WARNINGS = (
+    "GPU available but not used",  # device=cpu was asked for
+    "The `srun` command is available",  # one process is what is wanted
+    "`isinstance\\(treespec, LeafSpec\\)` is deprecated",  # Lightning's own use of torch
+)
+
+
+@dataclass
+class Fitted:
+    """What training leaves behind besides the model: the validation curve, tokens seen, and the last logged numbers."""
+
+    curve: list[dict[str, float]]
+    tokens_seen: int
+    latest: dict[str, float]
+
+
+def fit(
+    model: CausalLM,
+    task: Task,
+    cfg: TrainerConfig,
+    *,
+    seed: int,
+    device: str = "cpu",
+    precision: str = "fp32",
+    loggers: Sequence[Logger] = (),
+    checkpoint: Path | None = None,
+    resume_from: Path | None = None,
+    title: str = "train",
+) -> Fitted:
+    """Train ``model`` in place for ``cfg.max_steps`` steps; it ends on ``device``, in evaluation mode.
+
+    Args:
+        seed: of dropout; batches come from the task's own seed.
+        device, precision: resolved, not 'auto'.
+        checkpoint: where to keep the resumable state; None keeps none.
+        resume_from: a checkpoint to go on from, with the same settings.
+        title: in front of the progress.
+
+    Raises:
+        NumericalError: a loss or gradient was not finite.
+        KeyboardInterrupt: as pressed; the last checkpoint is there.
+    """
+    stream = StepStream(task, cfg.batch_size, cfg.accumulate, cfg.max_steps)
+    module = TrainingModule(model, cfg, stream, precision)
+    validation = Validation(task)
+    callbacks = [RandomState(seed), StopAtNonFinite(), StepNumbers(), validation]
+    callbacks += [progress(title)] if cfg.progress else []
+    callbacks += [Checkpoints(checkpoint)] if checkpoint else []
+    with quiet(), interruptible():
+        trainer = Trainer(
+            accelerator="gpu" if torch.device(device).type == "cuda" else "cpu",
+            devices=[torch.device(device).index or 0] if torch.device(device).type == "cuda" else 1,
+            precision="bf16-mixed" if precision == "bf16" else "32-true",
+            max_steps=cfg.max_steps,
+            max_epochs=-1,
+            callbacks=callbacks,
+            logger=list(loggers) or False,
+            plugins=[AtomicCheckpointIO()],
+            default_root_dir=str(checkpoint.parent) if checkpoint else None,
+            enable_checkpointing=checkpoint is not None,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            log_every_n_steps=1,
+        )
+        path = str(resume_from) if resume_from else None
+        trainer.fit(module, train_dataloaders=stream, ckpt_path=path, weights_only=True)
+    model.to(device).eval()
+    return Fitted(validation.curve, tokens_seen(cfg.max_steps, cfg, task), dict(module.latest))
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keeps Lightning's greetings and tips, by name, from the terminal; everything else is shown."""
+    levels = {name: logging.getLogger(name).level for name in QUIET_LOGGERS}
+    for name in levels:
+        logging.getLogger(name).setLevel(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            for message in QUIET_WARNINGS:
+                warnings.filterwarnings("ignore", message=f".*{message}")
+            yield
+    finally:
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Ctrl-C stays a KeyboardInterrupt: Lightning turns it into SystemExit and leaves the key dead."""
+    main = threading.current_thread() is threading.main_thread()
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    except SystemExit as exit_:
+        if isinstance(exit_.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt from None
+        raise
+    finally:
+        if main:
+            signal.signal(signal.SIGINT, handler)

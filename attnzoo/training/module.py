@@ -1,0 +1,107 @@
+"""One optimiser step, as a LightningModule."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from lightning import LightningModule
+from torch import Tensor, nn
+
+from attnzoo.errors import NumericalError
+from attnzoo.model import CausalLM
+from attnzoo.training.config import TrainerConfig
+from attnzoo.training.diagnose import first_nonfinite
+from attnzoo.training.evaluate import summed_loss
+from attnzoo.training.optim import Together, build_optimizer, schedule
+from attnzoo.training.stream import StepStream, Window
+
+
+class TrainingModule(LightningModule):
+    """The model with its optimisers. A training batch is a `Window`: all micro-batches of one step.
+
+    The gradient is that of the mean over all scored tokens of the window, so a window with few micro-batches or much padding
+    counts as what it is. Optimisation is manual, since micro-batches are back-propagated one by one to bound memory.
+
+    Nothing here waits for the device: the loss is summed there (`take_loss`), and a step whose loss or gradient is not finite
+    changes no parameter, nor does any after it, until `assert_finite` looks.
+
+    Args:
+        model: trained in place.
+        cfg: optimiser settings.
+        stream: where a bad step's data is fetched again from.
+        precision: 'fp32' or 'bf16', for the diagnosis; the trainer sets the context of training itself.
+    """
+
+    def __init__(self, model: CausalLM, cfg: TrainerConfig, stream: StepStream, precision: str) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.model, self.cfg, self.stream, self.precision = model, cfg, stream, precision
+        # a bound function, not a second module: the state dict keeps one name a parameter
+        self.network = torch.compile(model.forward) if cfg.compile else model.__call__
+        self.trained = [p for p in model.parameters() if p.requires_grad]
+        self.lr_factor = 0.0
+        self.loss_sum, self.n_summed = torch.zeros(()), 0
+        self.norm: Tensor | None = None
+        self.latest: dict[str, float] = {}
+
+    def configure_optimizers(self) -> Together:
+        return build_optimizer(self.model, self.cfg)
+
+    def on_fit_start(self) -> None:
+        self.bad_step = torch.full((), math.inf, device=self.device)
+        self.loss_sum = self.loss_sum.to(self.device)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["running_loss"] = {"sum": float(self.loss_sum), "steps": self.n_summed, "latest": self.latest}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        running = checkpoint["running_loss"]
+        self.loss_sum, self.n_summed, self.latest = torch.tensor(running["sum"]), running["steps"], dict(running["latest"])
+
+    def transfer_batch_to_device(self, batch: Window, device: torch.device, dataloader_idx: int) -> Window:
+        return batch.to(device)
+
+    def training_step(self, window: Window, batch_idx: int) -> None:
+        step, optimizer = self.trainer.global_step, self.optimizers()
+        self.lr_factor = schedule(step, self.cfg)
+        for group in optimizer.param_groups:
+            group["lr"] = group["base_lr"] * self.lr_factor
+        total = torch.zeros((), device=self.device)
+        for batch in window.batches:
+            loss = summed_loss(self.network, batch)[0] / max(window.n_scored, 1)
+            self.manual_backward(loss)
+            total += loss.detach()
+        self.norm = nn.utils.clip_grad_norm_(self.trained, self.cfg.grad_clip or math.inf)
+        self._skip_unless_finite(total + self.norm, step, optimizer.optimizer)
+        optimizer.step()
+        optimizer.zero_grad()
+        self.loss_sum += total
+        self.n_summed += 1
+
+    def _skip_unless_finite(self, value: Tensor, step: int, optimizer: Together) -> None:
+        self.bad_step = torch.where(value.isfinite(), self.bad_step, self.bad_step.clamp(max=step))
+        optimizer.skip_if(self.bad_step.isfinite().float())
+
+    def assert_finite(self) -> None:
+        """Raise when some step so far was not finite. Waits for the device.
+
+        Raises:
+            NumericalError: names the step and the first layer whose output or gradient was not finite.
+        """
+        bad = float(self.bad_step)
+        if bad == math.inf:
+            return
+        window = self.stream.window(int(bad)).to(self.device)
+        where = first_nonfinite(self.model, window, self.precision)
+        named = f"first in the {where}" if where else "not reproduced when the step was repeated"
+        raise NumericalError(f"step {int(bad)} is not finite: {named}; the parameters are those before that step")
+
+    def take_loss(self) -> dict[str, float]:
+        """Mean training loss (nats) since the last call, last gradient norm before clipping, and the learning-rate factor."""
+        mean = float(self.loss_sum) / max(self.n_summed, 1)
+        norm = math.nan if self.norm is None else float(self.norm)
+        self.loss_sum.zero_()
+        self.n_summed = 0
+        return {"train_loss_nats": mean, "grad_norm": norm, "lr_factor": self.lr_factor}

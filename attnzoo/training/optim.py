@@ -1,0 +1,156 @@
+"""Which parameter is stepped by what, and how far: groups, Muon and AdamW side by side, the schedule."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnzoo.training.config import TrainerConfig
+
+
+def schedule(step: int, cfg: TrainerConfig) -> float:
+    """Factor of the learning rate at ``step`` (the first is 0): linear warm-up, then wsd or cosine.
+
+    wsd is 1 until it falls linearly over the last ``decay_fraction`` of the steps (arXiv:2404.06395); cosine falls to 0 over all
+    steps after the warm-up. Both would reach 0 one step after the last.
+    """
+    warmup = min(1.0, (step + 1) / (cfg.warmup_steps + 1))
+    if cfg.schedule == "wsd":
+        decay_steps = max(1.0, cfg.decay_fraction * cfg.max_steps)
+        return min(warmup, (cfg.max_steps - step) / decay_steps)
+    progress = (step - cfg.warmup_steps) / max(1, cfg.max_steps - cfg.warmup_steps)
+    return warmup * 0.5 * (1 + math.cos(math.pi * min(max(progress, 0.0), 1.0)))
+
+
+def parameter_groups(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter], list[nn.Parameter]]:
+    """Each trainable parameter once, tied ones too: (linear weights inside blocks, other decayed matrices, not decayed).
+
+    Matrices are the weights of linear layers and embeddings. Norms, convolutions and a backend's own parameters are not
+    decayed, whatever their shape: a short convolution starts as the identity, and decay would pull it away.
+    """
+    blocks = {id(p) for m in getattr(model, "blocks", model).modules() if isinstance(m, nn.Linear) for p in m.parameters()}
+    matrices = {id(m.weight) for m in model.modules() if isinstance(m, (nn.Linear, nn.Embedding))}
+    groups: tuple[list[nn.Parameter], ...] = ([], [], [])
+    for parameter in model.parameters():  # deduplicated by torch
+        if parameter.requires_grad:
+            matrix = id(parameter) in matrices and parameter.dim() == 2
+            groups[2 if not matrix else 0 if id(parameter) in blocks else 1].append(parameter)
+    return groups[0], groups[1], groups[2]
+
+
+class Muon(torch.optim.Muon):
+    """`torch.optim.Muon` with matrices of one shape orthogonalised together, in a precision the device multiplies fast.
+
+    torch's own always goes through bfloat16, which a CPU without bf16 instructions computes some twenty times slower than
+    float32. Besides, a step with ``found_inf`` set changes nothing, as in torch's fused optimisers.
+    """
+
+    found_inf: Tensor | None = None
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            alike = defaultdict(list)
+            for p in group["params"]:
+                if p.grad is not None:
+                    alike[p.shape, p.device].append(p)
+            for parameters in alike.values():
+                self._step_alike(parameters, group)
+
+    def _step_alike(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
+        momentum, lr = group["momentum"], group["lr"]
+        for p in parameters:
+            if "momentum_buffer" not in self.state[p]:
+                self.state[p]["momentum_buffer"] = torch.zeros_like(p)
+        buffers = [self.state[p]["momentum_buffer"] for p in parameters]
+        gradients = [p.grad for p in parameters]
+        torch._foreach_lerp_(buffers, gradients, 1 - momentum)
+        ahead = torch._foreach_lerp(gradients, buffers, momentum) if group["nesterov"] else buffers
+        updates = orthogonalise(torch.stack(ahead), group["ns_coefficients"], group["ns_steps"], group["eps"])
+        decay, rows, columns = 1 - lr * group["weight_decay"], *parameters[0].shape
+        scale = lr * 0.2 * math.sqrt(max(rows, columns))  # match_rms_adamw: arXiv:2502.16982
+        if self.found_inf is not None:
+            keep = self.found_inf == 0
+            updates = torch.where(keep, updates, 0.0)
+            decay = torch.where(keep, decay, 1.0)
+        torch._foreach_mul_(parameters, decay)
+        torch._foreach_add_(parameters, list(updates.to(parameters[0].dtype)), alpha=-scale)
+
+
+def orthogonalise(g: Tensor, coefficients: Sequence[float], steps: int, eps: float) -> Tensor:
+    """The quintic Newton-Schulz iteration of Muon on a stack of matrices (N, rows, columns): singular values near 1.
+
+    Source: Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/. In bfloat16 on a GPU, else in float32.
+    """
+    a, b, c = coefficients
+    x = g.to(torch.bfloat16 if g.is_cuda else torch.float32)
+    tall = g.shape[-2] > g.shape[-1]
+    x = x.mT if tall else x
+    x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=eps)
+    for _ in range(steps):
+        gram = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x.mT if tall else x
+
+
+class Together(torch.optim.Optimizer):
+    """Several optimisers stepped as one, so that a step is counted, scheduled and saved once."""
+
+    def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        self.optimizers = list(optimizers)
+        super().__init__([group for o in self.optimizers for group in o.param_groups], {})
+        self._share()
+
+    def _share(self) -> None:
+        """One view of the parts' groups and state: what is written there is read by the part that steps."""
+        self.param_groups = [group for o in self.optimizers for group in o.param_groups]
+        self.state = defaultdict(dict)
+        for o in self.optimizers:
+            self.state.update(o.state)
+
+    def step(self, closure: Any = None) -> None:
+        for o in self.optimizers:
+            o.step()
+
+    def skip_if(self, found_inf: Tensor) -> None:
+        """The next step changes no parameter when this scalar (on the parameters' device) is 1."""
+        for o in self.optimizers:
+            o.found_inf = found_inf  # type: ignore[attr-defined]  # the protocol of torch.amp.GradScaler
+            o.grad_scale = None  # type: ignore[attr-defined]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"parts": [o.state_dict() for o in self.optimizers]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        for o, part in zip(self.optimizers, state_dict["parts"], strict=True):
+            o.load_state_dict(part)
+        self._share()
+
+
+def build_optimizer(model: nn.Module, cfg: TrainerConfig) -> Together:
+    """AdamW for everything, or Muon for the linear weights inside the blocks and AdamW for the rest.
+
+    Each group carries ``base_lr``; the learning rate of a step is ``base_lr`` times `schedule`.
+    """
+    linear, matrices, rest = parameter_groups(model)
+    optimizers: list[torch.optim.Optimizer] = []
+    if cfg.optimizer == "muon" and linear:
+        optimizers.append(
+            Muon(linear, lr=cfg.muon_lr, weight_decay=cfg.weight_decay, adjust_lr_fn="match_rms_adamw")
+        )
+    else:
+        matrices = linear + matrices
+    groups = [{"params": matrices, "weight_decay": cfg.weight_decay}, {"params": rest, "weight_decay": 0.0}]
+    groups = [group for group in groups if group["params"]]
+    if groups:
+        b1, b2 = cfg.betas
+        optimizers.append(torch.optim.AdamW(groups, lr=cfg.adamw_lr, betas=(b1, b2), fused=True))
+    for o in optimizers:
+        for group in o.param_groups:
+            group["base_lr"] = group["lr"]
+    return Together(optimizers)

@@ -1,0 +1,166 @@
+"""A Weights & Biases run that cannot hurt the training beside it. No Lightning, and wandb itself only when a run is opened."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+SECRET = re.compile(r"key|secret|password|passwd|credential|(^|_)token$", re.IGNORECASE)
+NOT_SECRET = ("key_padding",)
+
+
+class WandbRun:
+    """One W&B run. Nothing here raises because of W&B: what fails is said once, on standard error, and training goes on.
+
+    Args:
+        folder: the run folder; everything W&B writes goes to ``folder/wandb``, caches included.
+        mode: offline, online (offline instead when the server cannot be reached, said once) or disabled.
+        config: settings to show; values of keys that name a secret are left out.
+        resume: go on with the run this folder already holds.
+        warn: told why W&B gave up.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        mode: str = "offline",
+        project: str = "attnzoo",
+        group: str | None = None,
+        name: str | None = None,
+        job_type: str | None = None,
+        config: Mapping[str, Any] | None = None,
+        resume: bool = False,
+        warn: Callable[[str], None] | None = None,
+    ) -> None:
+        self.folder, self.mode, self.asked = Path(folder).resolve() / "wandb", mode, mode
+        self.reason: str | None = None
+        self.warn = warn or (lambda line: print(line, file=sys.stderr, flush=True))
+        self.id, self.run = "", None
+        if mode == "disabled":
+            return
+        init = {
+            "project": project, "group": group, "name": name, "job_type": job_type, "config": without_secrets(config or {})
+        }  # fmt: skip
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self.id = run_id(self.folder, resume)
+            self.run = self._open(init, resume)
+        except Exception as error:  # W&B raises many kinds, and none is a reason not to train
+            self._give_up("could not be started", error)
+
+    def log(self, values: Mapping[str, Any]) -> None:
+        """Log numbers; ``tokens`` among them is the x-axis."""
+        self._safely("stopped taking numbers", lambda run: run.log(dict(values)))
+
+    def summarise(self, values: Mapping[str, Any]) -> None:
+        """Put final numbers into the run's summary."""
+        self._safely("took no summary", lambda run: run.summary.update(dict(values)))
+
+    def finish(self, ok: bool = True) -> None:
+        """Close the run; W&B shows a run that is not ok as failed."""
+        self._safely("was not closed", lambda run: run.finish(exit_code=0 if ok else 1))
+        self.run = None
+
+    def status(self) -> dict[str, Any]:
+        """What was asked for and what was done, for the record."""
+        return {"asked": self.asked, "mode": self.mode, "reason": self.reason, "id": self.id or None}
+
+    def _open(self, init: dict[str, Any], resume: bool) -> Any:
+        import wandb
+
+        with directories(self.folder, self.mode):
+            if self.mode == "online":
+                try:
+                    return self._init(wandb, init, "online", resume)
+                except Exception as error:
+                    self.mode, self.reason = "offline", one_line(error)
+                    self.warn(f"W&B is not reachable ({self.reason}); this run is kept offline in {self.folder}")
+            return self._init(wandb, init, "offline", resume)
+
+    def _init(self, wandb: Any, init: dict[str, Any], mode: str, resume: bool) -> Any:
+        wanted = {
+            "silent": True, "console": "off", "init_timeout": 30.0, "login_timeout": 30.0, "finish_timeout": 60.0,
+            "disable_code": True, "x_disable_stats": True,  # its sampling thread would disturb what is timed
+        }  # fmt: skip
+        settings = wandb.Settings(**{k: v for k, v in wanted.items() if k in wandb.Settings.model_fields})
+        again = "allow" if resume and mode == "online" else None
+        run = wandb.init(
+            mode=mode, dir=str(self.folder.parent), id=self.id, resume=again, reinit="create_new", settings=settings, **init
+        )
+        run.define_metric("tokens", hidden=True)
+        run.define_metric("*", step_metric="tokens")
+        return run
+
+    def _safely(self, what: str, act: Callable[[Any], Any]) -> None:
+        if self.run is not None:
+            try:
+                with directories(self.folder, self.mode):
+                    act(self.run)
+            except Exception as error:  # see the class: nothing of W&B's may stop the training
+                self._give_up(what, error)
+
+    def _give_up(self, what: str, error: Exception) -> None:
+        self.run, self.mode, self.reason = None, "disabled", one_line(error)
+        self.warn(f"W&B {what} ({self.reason}); the run goes on without it")
+
+
+def run_id(folder: Path, resume: bool) -> str:
+    """The id of the folder's W&B run, drawn anew unless it is resumed, so that two runs never share one."""
+    file = folder / "run_id"
+    if resume and file.exists():
+        return file.read_text().strip()
+    fresh = uuid.uuid4().hex[:8]
+    file.write_text(fresh + "\n")
+    return fresh
+
+
+def without_secrets(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values, without those whose key names a secret, at any depth.
+
+    >>> without_secrets({"n_tokens": 64, "hub": {"api_key": "abc", "name": "x"}, "hf_token": "abc"})
+    {'n_tokens': 64, 'hub': {'name': 'x'}}
+    """
+    kept = {}
+    for key, value in values.items():
+        if SECRET.search(str(key)) and key not in NOT_SECRET:
+            continue
+        if isinstance(value, Mapping):
+            value = without_secrets(value)
+        elif isinstance(value, (list, tuple)):
+            value = [without_secrets(item) if isinstance(item, Mapping) else item for item in value]
+        kept[str(key)] = value
+    return kept
+
+
+@contextmanager
+def directories(folder: Path, mode: str) -> Iterator[None]:
+    """W&B's caches under ``folder`` while open; it reads these variables whenever it needs one of the places.
+
+    The folder with a person's own W&B settings is left in place when online: it may name their server.
+    """
+    places = {"WANDB_DIR": folder.parent, "WANDB_CACHE_DIR": folder / "cache", "WANDB_DATA_DIR": folder / "data"}
+    if mode == "offline":
+        places["WANDB_CONFIG_DIR"] = folder / "settings"
+    before = {name: os.environ.get(name) for name in places}
+    os.environ.update({name: str(place) for name, place in places.items()})
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def one_line(error: BaseException) -> str:
+    """The first line of what an exception says."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
