@@ -1,0 +1,115 @@
+"""The columns of every report, defined once: the terminal, HTML, CSV and W&B tables all read them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from attnzoo.report.records import dig
+
+MIB = 2**20
+
+Better = Literal["low", "high"] | None
+
+
+@dataclass(frozen=True)
+class Column:
+    """One number of a record.
+
+    Args:
+        key: the name in CSV, with the stored unit.
+        title, unit: of the shown number.
+        path: where the record keeps it.
+        kind: quality, speed (shown only beside a passed correctness check), memory or size.
+        how: how it was measured, one sentence.
+        better: which direction is better, None when neither is.
+        scale: stored value of one shown unit.
+        decimals: fixed, or None for three significant digits of the column's smallest value.
+        shown: everywhere (in the terminal where it fits), page (HTML) or csv (what the others say in another unit).
+        timing: the record keeps ``median``, ``low`` and ``high`` there.
+    """
+
+    key: str
+    title: str
+    unit: str
+    path: str
+    kind: Literal["quality", "speed", "memory", "size"]
+    how: str
+    better: Better = "low"
+    scale: float = 1.0
+    decimals: int | None = None
+    shown: Literal["everywhere", "page", "csv"] = "page"
+    timing: bool = False
+
+
+_BEFORE = (
+    Column("val_bits_per_byte", "bits/byte", "", "quality.val_bits_per_byte", "quality",
+           "Validation text, every token scored once, token-weighted; bits per byte is fair across tokenizers.",
+           decimals=3, shown="everywhere"),
+    Column("val_loss_nats", "val loss", "nats", "quality.val_loss_nats", "quality",
+           "Mean cross entropy of the validation tokens.", decimals=3, shown="csv"),
+    Column("val_perplexity", "perplexity", "", "quality.val_perplexity", "quality",
+           "exp of the mean cross entropy.", decimals=2, shown="csv"),
+)  # fmt: skip
+
+_AFTER = (
+    Column("train_step_ms", "train step", "ms", "cost.train_step_ms", "speed",
+           "Forward, backward and optimiser step after a warm-up, all backends taking turns in each round; median of the "
+           "rounds and distribution-free 95 % interval of the median.", shown="everywhere", timing=True),
+    Column("train_step_ratio", "step", "", "cost.train_step_ms.ratio", "speed",
+           "Train step over the baseline's in the same rounds.", decimals=2, shown="everywhere", timing=True),
+    Column("train_peak_memory_bytes", "peak mem", "MiB", "cost.train_peak_memory_bytes", "memory",
+           "Peak of one training step in a fresh process.", scale=MIB, shown="everywhere"),
+    Column("train_tokens_per_s", "throughput", "tokens/s", "cost.train_tokens_per_s", "speed",
+           "Tokens of a step over its median time.", "high", decimals=0, shown="csv"),
+    Column("prefill_ms", "prefill", "ms", "cost.prefill_ms", "speed",
+           "One forward pass over the prompt, filling the cache.", shown="everywhere", timing=True),
+    Column("decode_ms_per_token", "decode", "ms/token", "cost.decode_ms_per_token", "speed",
+           "Tokens decoded one by one after the prefill, whole model.", shown="everywhere", timing=True),
+    Column("cache_bytes", "cache", "KiB", "cost.cache_bytes", "memory",
+           "Bytes the cache holds after the timed prefill and decode; checked against its formula.",
+           scale=1024, shown="everywhere"),
+    Column("parameters", "parameters", "M", "cost.parameters", "size", "Counted once where tied.", None, scale=1e6),
+    Column("train_flops", "FLOPs/step", "G", "cost.train_flops", "size",
+           "Analytic, of one training step; a causal mask counts its own half only.", None, scale=1e9),
+)  # fmt: skip
+
+
+def columns(records: Sequence[Mapping[str, Any]]) -> list[Column]:
+    """The columns of these records: the fixed ones, one a synthetic task, and ratios named after their baseline."""
+    tasks: dict[str, None] = {}
+    for record in records:
+        tasks.update(dict.fromkeys(dig(record, "quality.task_accuracy", {})))
+    return [*_BEFORE, *map(_task_column, tasks), *(_named(column, records) for column in _AFTER)]
+
+
+def _task_column(name: str) -> Column:
+    how = f"Share of right answers on the synthetic task {name!r}, trained for and scored apart from the text."
+    path = f"quality.task_accuracy.{name}"
+    return Column(f"{name}_accuracy", name, "acc.", path, "quality", how, "high", decimals=2, shown="everywhere")
+
+
+def _named(column: Column, records: Sequence[Mapping[str, Any]]) -> Column:
+    if column.key != "train_step_ratio":
+        return column
+    bases = {str(base) for record in records if (base := dig(record, "cost.train_step_ms.ratio.to"))}
+    return replace(column, title=f"step × {bases.pop()}" if len(bases) == 1 else "step × baseline")
+
+
+def decimals_for(values: Sequence[float]) -> int:
+    """Decimals for a whole column: three significant digits of its smallest value, two when its largest is long."""
+    sizes = [abs(value) for value in values if value]
+    if not sizes:
+        return 0
+    three = 2 - math.floor(math.log10(min(sizes)))
+    tidy = 3 - math.floor(math.log10(max(sizes)))
+    return min(max(min(three, tidy), three - 1, 0), 3)
+
+
+def fixed(value: float, decimals: int) -> str:
+    """``value`` with ``decimals``; more where it would show as nothing but zeros."""
+    if value and abs(value) < 0.5 * 10.0**-decimals:
+        return f"{value:.2g}"
+    return f"{value:,.{decimals}f}"

@@ -1,0 +1,86 @@
+"""The comparison in the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from attnzoo.report.columns import Column
+from attnzoo.report.rows import Summary, summarise
+
+PIPE_WIDTH = 140  # columns when the output is no terminal, whose width nobody knows
+_STYLES = {"ok": "green", "refused": "yellow", "pass": "green", "fail": "bold red", "–": "dim"}
+
+# what a narrow terminal goes without, the first first
+_DROPPED = ("cache_bytes", "prefill_ms", "±", "kernel", "[]", "train_step_ratio", "decode_ms_per_token")
+
+
+def print_table(records: Sequence[Mapping[str, Any]], console: Console | None = None, *, group: bool = True) -> None:
+    """Print one row a backend (``group``: with its seeds gathered) or a cell, and the reasons below it.
+
+    Intervals are 95 %. A narrow terminal gets fewer columns; all of them are in HTML and CSV.
+    """
+    console = console or Console()
+    summary = summarise(records, group=group)
+    if not console.is_terminal:
+        console.width = max(console.width, PIPE_WIDTH)
+    notes = [row.note for row in summary.rows if row.reasons]
+    for count in range(len(_DROPPED) + 1):
+        table = _table(summary, _DROPPED[:count])
+        if Measurement.get(console, console.options.update(max_width=1000), table).maximum <= console.width:
+            break
+    console.print(table, highlight=False)
+    for mark, note in enumerate(notes, 1):
+        console.print(Text.assemble((f"[{mark}] ", "bold"), note), soft_wrap=not console.is_terminal)
+    for line in _legend(summary):
+        console.print(Text(line, style="dim"), soft_wrap=not console.is_terminal)
+
+
+def _table(summary: Summary, dropped: Sequence[str]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    shown = [column for column in summary.columns if column.shown == "everywhere" and column.key not in dropped]
+    several = len({len(row.records) for row in summary.rows}) > 1
+    kernel = "kernel" not in dropped
+    table.add_column("backend", overflow="fold", min_width=min(16, max((len(row.label) for row in summary.rows), default=0)))
+    if several:
+        table.add_column("seeds", justify="right")
+    table.add_column("status", no_wrap=True)
+    for column in shown:
+        table.add_column(f"{column.title}\n{column.unit}".rstrip(), justify="right", no_wrap=True)
+    for title in ("leak", "correct", *(["kernel"] if kernel else [])):
+        table.add_column(title, no_wrap=True)
+    mark = 0
+    for index, row in enumerate(summary.rows):
+        mark += bool(row.reasons)
+        status = Text(row.status_text, _STYLES.get(row.status, "red"))
+        cells = [Text(row.label), *([Text(str(len(row.records)))] if several else [])]
+        cells.append(status.append(f" [{mark}]", "bold") if row.reasons else status)
+        cells += [_number(summary, index, column, dropped) for column in shown]
+        cells += [Text(verdict, style=_STYLES[verdict]) for verdict in (row.leak, row.correct)]
+        table.add_row(*cells, *([Text(row.kernel or "–")] if kernel else []))
+    return table
+
+
+def _number(summary: Summary, index: int, column: Column, dropped: Sequence[str]) -> Text:
+    """The ratio, prefill and decoding go without their intervals: the line would be crowded."""
+    interval = column.kind == "quality" and "±" not in dropped or column.key == "train_step_ms" and "[]" not in dropped
+    text = summary.text(summary.rows[index], column, interval=interval)
+    best = index in summary.best.get(column.key, ())
+    return Text(text, style="bold cyan" if best else "dim" if text == "–" else "")
+
+
+def _legend(summary: Summary) -> list[str]:
+    counts = {len(row.records) for row in summary.rows}
+    lines = [f"{counts.pop()} seeds a row: mean ± half the 95 % interval"] if len(counts) == 1 and max(counts) > 1 else []
+    if summary.best:
+        lines.append("highlighted: the best of a column, and what its 95 % interval cannot tell from it")
+    for fields in dict.fromkeys(map(tuple, summary.incomparable.values())):
+        titles = [c.title for c in summary.columns if tuple(summary.incomparable.get(c.key, ())) == fields]
+        lines.append(f"no best marked in {', '.join(titles)}: the rows differ in {', '.join(fields)}")
+    return lines
