@@ -436,12 +436,14 @@ class Attention(nn.Module):
             training=torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad),
             options=self.options,
         )
-        if request in self._cleared:
+        compiling = torch.compiler.is_compiling()  # a traced call must leave no trace in the module
+        if not compiling and request in self._cleared:
             return
         why = self.reasons(request)
         if why:
             raise Refused(f"{self.name} cannot compute this", why)
-        self._cleared.add(request)
+        if not compiling:
+            self._cleared.add(request)
 
 
 def masked_softmax(scores: Tensor, visible: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -65,39 +66,7 @@ class BlockSparse(Attention):
 
     def pattern(self, i: Tensor, j: Tensor) -> Tensor:
         c = self.options.block
-        return self._reads(i.div(c, rounding_mode="floor"), j.div(c, rounding_mode="floor"))
-
-    def _reads(self, n: Tensor, b: Tensor) -> Tensor:
-        """Whether query block n reads key block b; broadcasting."""
-        o, past = self.options, b <= n
-        if o.layout == "strided":
-            return past & ((n - b < o.window) | ((n - b) % o.stride == 0))
-        if o.layout == "fixed":
-            return past & ((n // o.stride == b // o.stride) | (b % o.stride == o.stride - 1))
-        seen = (n - b < o.window) | (b < o.global_blocks)
-        for drawn in self._random(n):
-            seen = seen | (b == drawn)
-        return past & seen
-
-    def _random(self, n: Tensor) -> list[Tensor]:
-        """For query block n, one block out of each of r equal stretches between the global and the window blocks; -1 where
-        a stretch is empty. A hash of (seed, n, stretch), so that no length and no device changes it."""
-        o = self.options
-        between = (n - o.window + 1 - o.global_blocks).clamp(min=0)
-        drawn = []
-        for r in range(o.random_blocks):
-            low, high = r * between // max(o.random_blocks, 1), (r + 1) * between // max(o.random_blocks, 1)
-            mixed = _hash(n + _hash(torch.tensor(o.seed * o.random_blocks + r, device=n.device)))
-            drawn.append(torch.where(high > low, o.global_blocks + low + mixed % (high - low).clamp(min=1), -1))
-        return drawn
-
-    def block_lists(self, n_blocks: int, device: torch.device) -> Tensor:
-        """(N, m): the blocks each query block reads, ascending, padded in front with -1."""
-        b = torch.arange(n_blocks, device=device)
-        reads = self._reads(b[:, None], b[None, :])
-        most = int(reads.sum(1).max())
-        # the read blocks are the largest entries of the row once the others are set to -1
-        return torch.where(reads, b, -1).topk(most, dim=1).values.flip(1)
+        return reads(self.options, i.div(c, rounding_mode="floor"), j.div(c, rounding_mode="floor"))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: ScoreBias | None, x: Tensor | None) -> Tensor:
         extra = q.shape[2] - k.shape[2]
@@ -105,7 +74,7 @@ class BlockSparse(Attention):
             return F.pad(self.attend(q[:, :, extra:], k, v, mask, bias, x), (0, 0, extra, 0))
         c = self.options.block
         out, kernel = attend_blocks(
-            q, k, v, mask, bias, blocks=self.block_lists(-(-k.shape[2] // c), q.device), block_size=c,
+            q, k, v, mask, bias, blocks=block_lists(self.options, -(-k.shape[2] // c), q.device), block_size=c,
             pattern=lambda i, j: None, scale=self.scale, dropout=self.dropout_now,
         )  # fmt: skip
         self.ran(kernel)
@@ -113,11 +82,54 @@ class BlockSparse(Attention):
 
     def flops(self, n_queries: int, n_keys: int) -> float:
         c = self.options.block
-        blocks = self.block_lists(-(-n_keys // c), torch.device("cpu"))
+        blocks = block_lists(self.options, -(-n_keys // c), torch.device("cpu"))
         rows = torch.arange(n_keys - min(n_queries, n_keys), n_keys)
         read = blocks[rows // c]
         whole = ((read >= 0) & (read < (rows // c)[:, None])).sum().item() * c
         return softmax_flops(self, whole + (rows % c + 1).sum().item())
+
+
+def reads(o: BlockSparseOptions, n: Tensor, b: Tensor) -> Tensor:
+    """Whether query block n reads key block b; broadcasting."""
+    past = b <= n
+    if o.layout == "strided":
+        return past & ((n - b < o.window) | ((n - b) % o.stride == 0))
+    if o.layout == "fixed":
+        return past & ((n // o.stride == b // o.stride) | (b % o.stride == o.stride - 1))
+    seen = (n - b < o.window) | (b < o.global_blocks)
+    for drawn in random_blocks(o, n):
+        seen = seen | (b == drawn)
+    return past & seen
+
+
+def random_blocks(o: BlockSparseOptions, n: Tensor) -> list[Tensor]:
+    """For query block n, one block out of each of r equal stretches between the global and the window blocks; -1 where a
+    stretch is empty. A hash of (seed, n, stretch), so that no length and no device changes it."""
+    between, drawn = (n - o.window + 1 - o.global_blocks).clamp(min=0), []
+    for r in range(o.random_blocks):
+        low, high = r * between // o.random_blocks, (r + 1) * between // o.random_blocks
+        mixed = _hash(n + _hash(torch.full_like(n, o.seed * o.random_blocks + r)))
+        drawn.append(torch.where(high > low, o.global_blocks + low + mixed % (high - low).clamp(min=1), -1))
+    return drawn
+
+
+@torch.compiler.assume_constant_result
+def block_lists(o: BlockSparseOptions, n_blocks: int, device: torch.device) -> Tensor:
+    """(N, m): the blocks each query block reads, -1 for none."""
+    return _block_lists(o, n_blocks, device)
+
+
+@lru_cache(maxsize=32)
+def _block_lists(o: BlockSparseOptions, n_blocks: int, device: torch.device) -> Tensor:
+    n = torch.arange(n_blocks, device=device)[:, None]
+    if o.layout != "bigbird":
+        read = reads(o, n, n.T)
+        # the blocks read are the largest entries of the row once the others are -1
+        return torch.where(read, n.T, -1).topk(int(read.sum(1).max()), dim=1).values
+    near = n - torch.arange(min(o.window, n_blocks), device=device)  # before the first block: negative, reads nothing
+    first = torch.arange(min(o.global_blocks, n_blocks), device=device).expand(n_blocks, -1)
+    first = first.masked_fill(first > n - o.window, -1)  # those the window reads already
+    return torch.cat([near, first, *random_blocks(o, n)], 1).clamp(min=-1)
 
 
 def _hash(n: Tensor) -> Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -67,6 +66,7 @@ class Mask:
     prefix: int = 0
     key_padding: Tensor | None = field(default=None, repr=False)
     documents: Tensor | None = field(default=None, repr=False)
+    _contiguous: bool | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         reasons = []
@@ -102,14 +102,16 @@ class Mask:
         """True when no field holds a tensor: the mask depends on positions alone."""
         return self.key_padding is None and self.documents is None
 
-    @cached_property
+    @property
     def contiguous_documents(self) -> bool:
-        """True when each document is one run of tokens; what a carried state needs. One device synchronisation."""
+        """True when each document is one run of tokens; what a carried state needs. Costs one device synchronisation a mask."""
         if self.documents is None:
             return True
-        runs = (self.documents[:, 1:] != self.documents[:, :-1]).sum(1) + 1
-        distinct = [len(row.unique()) for row in self.documents]
-        return runs.tolist() == distinct
+        if self._contiguous is None:
+            runs = (self.documents[:, 1:] != self.documents[:, :-1]).sum(1) + 1
+            distinct = [len(row.unique()) for row in self.documents]
+            object.__setattr__(self, "_contiguous", runs.tolist() == distinct)
+        return bool(self._contiguous)
 
     def at(self, i: Tensor, j: Tensor) -> Tensor:
         """Visibility of key positions ``j`` to query positions ``i``.
