@@ -16,7 +16,7 @@ from attnzoo.files import finite, read_json, write_json_atomic
 SCHEMA = 1
 STATUSES = ("ok", "refused", "oom", "failed", "interrupted")
 
-_NOT_IDENTITY = ("run_dir", "logger", "trainer.progress", "trainer.resume")
+NOT_IDENTITY = ("run_dir", "logger", "trainer.progress", "trainer.resume")
 
 
 class Record(dict):
@@ -96,7 +96,7 @@ def config_hash(config: Any) -> str:
     """
     plain = dataclasses.asdict(config) if dataclasses.is_dataclass(config) else config
     plain = finite(plain)
-    for path in _NOT_IDENTITY:
+    for path in NOT_IDENTITY:
         *parents, last = path.split(".")
         holder = plain
         for parent in parents:
