@@ -314,15 +314,21 @@ class Attention(nn.Module):
         return self.attend(q, keys, values, mask, bias, x)
 
     @classmethod
+    def layout_reasons(cls, n_heads: int, n_kv_heads: int) -> list[str]:
+        """Why this head layout cannot be; empty when it can."""
+        if n_kv_heads < 1 or n_heads % n_kv_heads:
+            return [f"{n_heads} query heads are not a multiple of {n_kv_heads} key/value heads"]
+        if n_kv_heads != n_heads and not cls.capabilities.grouped_heads:
+            return [f"{cls.name} takes as many key/value heads as query heads; got {n_heads} and {n_kv_heads}"]
+        return []
+
+    @classmethod
     def reasons(cls, request: Request) -> list[str]:
         """Every reason why this backend cannot compute the request; empty when it can."""
         can, why = cls.capabilities, []
         for unsupported in sorted(request.mask_fields - can.masks):
             why.append(f"{cls.name} cannot honour the mask field {unsupported!r}")
-        if request.n_kv_heads < 1 or request.n_heads % max(request.n_kv_heads, 1):
-            why.append(f"{request.n_heads} query heads are not a multiple of {request.n_kv_heads} key/value heads")
-        elif request.n_kv_heads != request.n_heads and not can.grouped_heads:
-            why.append(f"{cls.name} takes as many key/value heads as query heads")
+        why += cls.layout_reasons(request.n_heads, request.n_kv_heads)
         if request.options.kernel not in cls.kernels:
             why.append(f"unknown kernel {request.options.kernel!r} for {cls.name}; valid: {', '.join(cls.kernels)}")
         if request.bias and not can.bias:

@@ -175,9 +175,9 @@ def build(
         raise RequestError(f"{name} cannot be built", faults)
     parsed = parse_options(name, options)
     kv_heads = n_kv_heads if n_kv_heads is not None else cls.default_kv_heads(n_heads)
-    if n_heads % kv_heads or (kv_heads != n_heads and not cls.capabilities.grouped_heads):
-        reasons = cls.reasons(Request(n_heads=n_heads, n_kv_heads=kv_heads, head_dim=head_dim, options=parsed, training=False))
-        raise Refused(f"{name} cannot be built", reasons)
+    layout = cls.layout_reasons(n_heads, kv_heads)
+    if layout:
+        raise Refused(f"{name} cannot be built", layout)
     if parsed.kernel not in cls.kernels:
         raise RequestError(unknown(f"kernel of {name}", parsed.kernel, cls.kernels))
     return cls(

@@ -6,13 +6,14 @@ Source: `torch.nn.functional.scaled_dot_product_attention`; FlashAttention arXiv
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from attnzoo.contract import Request, ScoreBias
+from attnzoo.contract import Attention, Capabilities, Request, ScoreBias
 from attnzoo.errors import Refused
 from attnzoo.masks import Mask
 from attnzoo.masks.translate import sdpa_arguments
@@ -25,6 +26,24 @@ KERNELS = {
 }
 _NAMES = {backend.value: name for name, backend in KERNELS.items()}
 _HALF = (torch.float16, torch.bfloat16)
+
+
+class FusedSoftmax(Attention):
+    """What sdpa, gqa and mqa share; they differ in the head layout they take."""
+
+    capabilities = Capabilities(memory=1.0)
+    kernels = ("auto", *KERNELS)
+
+    @classmethod
+    def refusals(cls, request: Request) -> Iterable[str]:
+        return refusals(request, request.options.kernel)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: ScoreBias | None, x: Tensor | None) -> Tensor:
+        out, kernel = fused_softmax(
+            q, k, v, mask, bias, scale=self.scale, dropout=self.dropout_now, kernel=self.options.kernel
+        )
+        self.ran(kernel)
+        return out
 
 
 def fused_softmax(

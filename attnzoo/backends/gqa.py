@@ -1,0 +1,21 @@
+"""Softmax attention with fewer key/value heads than query heads."""
+
+from __future__ import annotations
+
+from attnzoo.kernels.sdpa import FusedSoftmax
+from attnzoo.registry import register
+
+
+@register("gqa")
+class GQA(FusedSoftmax):
+    """Grouped-query attention: fused softmax attention with G = H/4, or what ``n_kv_heads`` says.
+
+    Query head h reads key/value head h // (H/G). Cost: as sdpa. State: 2·T·G·D, H/G times smaller than with G = H.
+    Where H is not a multiple of 4 the default is G = 1.
+    """
+
+    source = "arXiv:2305.13245"
+
+    @classmethod
+    def default_kv_heads(cls, n_heads: int) -> int:
+        return n_heads // 4 if n_heads % 4 == 0 else 1
