@@ -1,0 +1,235 @@
+"""From a person's words to a typed, validated configuration: Hydra's groups and overrides, faults in plain language."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from attnzoo import groups
+from attnzoo.errors import AttnzooError, RequestError, unknown
+from attnzoo.settings import plain, read
+from attnzoo.training.config import (
+    CompareConfig,
+    RunConfig,
+    from_dict,
+    load_config,
+    read_settings,
+    to_dict,
+    to_yaml,
+)
+from attnzoo.training.validation import faults, machine_faults
+
+__all__ = ["compose", "from_dict", "load_config", "parse_overrides", "to_dict", "to_yaml", "validate"]
+
+
+@dataclass
+class TrainSchema(RunConfig):
+    """What Hydra checks a run against. Each backend has its own options, so the group's node is free."""
+
+    attention: Any = None
+
+
+@dataclass
+class CompareSchema(CompareConfig):
+    """What Hydra checks a comparison against."""
+
+    attention: Any = None
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+def compose(
+    kind: str, overrides: Sequence[str] = (), *, folders: Sequence[str | Path] = (), load_backends: bool = True
+) -> RunConfig:
+    """A run's or a comparison's configuration.
+
+    Args:
+        kind: "train" or "compare".
+        overrides: KEY=VALUE in Hydra's syntax: ``attention=linear``, ``model.n_layers=2``, ``attention.chunk=64``.
+        folders: more folders with the same groups, such as one's own ``experiment/mine.yaml``.
+        load_backends: check the backends' own options too, which imports torch; False loads a chosen plugin only.
+
+    Raises:
+        RequestError: every fault of the request at once.
+    """
+    if kind not in groups.SCHEMAS:
+        raise RequestError(unknown("kind of configuration", kind, groups.SCHEMAS))
+    places = [Path(folder).expanduser().absolute() for folder in folders]
+    found = [f"{place}: no such folder" for place in places if not place.is_dir()]
+    usable: list[str] = []
+    for override in parse_overrides(overrides, found):
+        wrong = _override_faults(kind, override, places)
+        found += wrong
+        if not wrong and override.input_line != "experiment=null":  # what it is anyway
+            usable.append(_forced(override))
+    arguments, wrong = read_settings(groups.SCHEMAS[kind], _compose_plain(kind, usable, places))
+    found += wrong
+    if not wrong:
+        cfg = groups.SCHEMAS[kind](**arguments)
+        found += _fill_options(cfg, load_backends)
+        found += faults(cfg) + machine_faults(cfg)
+    _raise(found)
+    return cfg
+
+
+def validate(cfg: RunConfig) -> None:
+    """Check a configuration made by hand as `compose` checks its own, and give the backend's options their defaults.
+
+    Raises:
+        RequestError: every fault at once.
+    """
+    _raise(_fill_options(cfg, True) + faults(cfg) + machine_faults(cfg))
+
+
+def parse_overrides(overrides: Sequence[str], found: list[str]) -> list[Any]:
+    """Hydra's overrides, parsed; what is no KEY=VALUE is added to the faults ``found``."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    parser, parsed = OverridesParser.create(), []
+    for text in overrides:
+        if "=" not in text or text.startswith("~"):
+            group = next((g for g in groups.GROUPS if text in groups.choices(g)), None)
+            hint = f"; did you mean {group}={text}?" if group else ""
+            found.append(f"{text!r} is not KEY=VALUE{hint}")
+            continue
+        try:
+            parsed.append(parser.parse_override(text))
+        except HydraException:
+            found.append(
+                f"{text!r} cannot be read: quote values with spaces or special characters, as in KEY='\"a b\"'"
+            )
+    return parsed
+
+
+def _override_faults(kind: str, override: Any, folders: Sequence[Path]) -> list[str]:
+    """What is wrong with one override: its key, its choice, or the type of its value."""
+    cls, key, text = groups.SCHEMAS[kind], override.key_or_group, override.input_line
+    if "_target_" in text:
+        return [f"{text}: a configuration names things, it never runs code"]
+    if override.package is not None or override.is_delete():
+        return [f"{text!r} is not KEY=VALUE"]
+    if override.is_sweep_override():
+        return [f"{text} names several values: attnzoo train -m runs one after another"]
+    value = plain(override.value())
+    if key in groups.GROUPS and not isinstance(value, dict):
+        free = text == "experiment=null" or value in groups.choices(key, folders)
+        return [] if free else [groups.unknown_choice(key, text.partition("=")[2], folders)]
+    top, _, rest = key.partition(".")
+    if top == "attention":
+        return [] if rest != "name" else [f"{text}: choose a backend with attention={value}"]
+    if top != "options" and key not in groups.GROUPS and not _is_key(cls, key):
+        return [groups.unknown_key(key, cls)]
+    if isinstance(value, str) and "${" in value:
+        return []  # checked once it is resolved
+    for name in reversed(key.split(".")):
+        value = {name: value}
+    return read(cls, value)[1]
+
+
+def _is_key(cls: type[RunConfig], key: str) -> bool:
+    return any(name == key or name.startswith(f"{key}.") for name in groups.keys(cls))
+
+
+def _forced(override: Any) -> str:
+    """The override in the form Hydra takes; a backend's options are checked later, against the backend itself."""
+    text = override.input_line.lstrip("+")
+    return f"++{text}" if override.key_or_group.startswith(("attention.", "options.")) else text
+
+
+def _compose_plain(kind: str, overrides: list[str], folders: Sequence[Path]) -> dict[str, Any]:
+    """What Hydra composes, as plain values with every interpolation resolved."""
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_dir
+    from hydra.core.config_store import ConfigStore
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
+
+    store = ConfigStore.instance()
+    store.store("train_schema", TrainSchema)
+    store.store("compare_schema", CompareSchema)
+    for name in set(groups.choices("attention", folders)) - set(groups.presets("attention", folders)):
+        store.store(name, {"name": name}, group="attention")  # a plugin's defaults are filled in once it is chosen
+    if folders:
+        overrides = [*overrides, f"hydra.searchpath=[{','.join(f'file://{folder}' for folder in folders)}]"]
+    try:
+        with initialize_config_dir(str(groups.conf_dir()), version_base="1.3"):
+            composed = hydra_compose(kind, overrides)
+        values = OmegaConf.to_container(composed, resolve=True)
+    except (HydraException, OmegaConfBaseException, YAMLError) as error:
+        raise RequestError(_in_plain_words(error, groups.SCHEMAS[kind])) from error
+    assert isinstance(values, dict)
+    return {str(key): value for key, value in values.items() if key != "experiment"}
+
+
+def _in_plain_words(error: Exception, cls: type[RunConfig]) -> str:
+    """What a configuration file or an interpolation did wrong, on one line: the file, the key, the cause."""
+    text = str(error)
+    file = f"{found[1]}: " if (found := re.match("In '(.+?)'", text)) else ""
+    key = found[1] if (found := re.search(r"full_key: (\S+)", text)) else ""
+    if key.endswith("_target_"):
+        return f"{file}{key}: a configuration names things, it never runs code"
+    if key and not _is_key(cls, key):
+        return file + groups.unknown_key(key, cls)
+    if choice := re.search("Could not find '(.+?)/(.+?)'", text):
+        return groups.unknown_choice(choice[1], choice[2])
+    lines = [
+        line.strip()
+        for line in text.splitlines()
+        if not re.match(r"In '|\s+(full_key|object_type|reference_type)", line)
+    ]
+    return f"{file}{key + ': ' if key else ''}{' '.join(lines) or text}"
+
+
+def _fill_options(cfg: RunConfig, load_backends: bool) -> list[str]:
+    """Give the chosen backend every option it has, and find what is wrong with backends and their options."""
+    known, found = groups.backend_names(), []
+    asked = [cfg.attention.name, *(cfg.backends if isinstance(cfg, CompareConfig) else [])]
+    found += [unknown("backend", name, known) for name in dict.fromkeys(asked) if name not in known]
+    if isinstance(cfg, CompareConfig):
+        if cfg.baseline not in known:
+            found.append(unknown("baseline", cfg.baseline, known))
+        for name in cfg.backends:
+            if name in known and (load_backends or name in cfg.options):
+                given = cfg.options.get(name, {})
+                found += _option_faults(name, given, load_backends, f"options.{name}")[1]
+    if cfg.attention.name in known:
+        cfg.attention.options, wrong = _option_faults(
+            cfg.attention.name, cfg.attention.options, load_backends, "attention"
+        )
+        found += wrong
+    return list(dict.fromkeys(found))
+
+
+def _option_faults(
+    name: str, given: dict[str, Any], load_backends: bool, path: str
+) -> tuple[dict[str, Any], list[str]]:
+    """All options of a backend, defaults included, and what is wrong with the given ones."""
+    preset = groups.preset_options(name)
+    if preset is not None and not load_backends:
+        return preset | given, [
+            unknown("key", f"{path}.{key}", [f"{path}.{option}" for option in preset])
+            for key in given
+            if key not in preset
+        ]
+    from attnzoo import registry
+
+    try:
+        options = dataclasses.asdict(registry.parse_options(name, given))
+        kernels = registry.get(name).kernels
+    except AttnzooError as error:
+        return given, error.reasons or [error.message]
+    kernel = options.get("kernel", "auto")
+    return plain(options), [] if kernel in kernels else [unknown(f"kernel of {name}", str(kernel), kernels)]
+
+
+def _raise(found: list[str]) -> None:
+    if len(found) == 1:
+        raise RequestError(found[0])
+    if found:
+        raise RequestError(f"this request has {len(found)} faults", found)

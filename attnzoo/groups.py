@@ -1,0 +1,93 @@
+"""The configuration groups, and what may be chosen and set in them. Completion reads this: no torch, no Hydra."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import sys
+import typing
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from attnzoo.errors import RequestError, nearest, unknown
+from attnzoo.training.config import CompareConfig, RunConfig
+
+SCHEMAS: dict[str, type[RunConfig]] = {"train": RunConfig, "compare": CompareConfig}
+GROUPS = ("attention", "positions", "model", "data", "task", "probe", "trainer", "measure", "logger", "experiment")
+PLUGINS = "attnzoo.backends"
+
+
+def conf_dir() -> Path:
+    """The folder of the shipped configuration: inside the installed package, or in the checkout.
+
+    Raises:
+        RequestError: it is in neither place.
+    """
+    package = Path(__file__).resolve().parent
+    places = [package / "conf", package.parent / "conf"]
+    for place in places:
+        if (place / "train.yaml").is_file():
+            return place
+    raise RequestError("the configuration folder is missing", [f"{place} has no train.yaml" for place in places])
+
+
+def plugin_names() -> list[str]:
+    """Names of the backends that other packages bring, read from their metadata without importing them."""
+    return sorted({point.name for point in importlib.metadata.entry_points(group=PLUGINS)})
+
+
+def backend_names() -> list[str]:
+    """Every backend that may be asked for: the package's own, plugins, and what this process has registered."""
+    registry = sys.modules.get("attnzoo.registry")
+    return sorted({*presets("attention"), *plugin_names(), *(registry.list_backends() if registry else ())})
+
+
+def presets(group: str, folders: Sequence[Path] = ()) -> list[str]:
+    """The files of a group; ``folders`` are searched besides the shipped one."""
+    return sorted({path.stem for folder in (conf_dir(), *folders) for path in (folder / group).glob("*.yaml")})
+
+
+def choices(group: str, folders: Sequence[Path] = ()) -> list[str]:
+    """What ``group=`` may be set to: its files, and for attention every backend."""
+    return sorted({*presets(group, folders), *(backend_names() if group == "attention" else ())})
+
+
+def preset_options(name: str) -> dict[str, Any] | None:
+    """The options of one of the package's own backends, from its preset; None for a backend from elsewhere."""
+    file = conf_dir() / "attention" / f"{name}.yaml"
+    if not file.is_file():
+        return None
+    return {key: value for key, value in yaml.safe_load(file.read_text(encoding="utf-8")).items() if key != "name"}
+
+
+def keys(cls: type, path: str = "") -> Iterator[str]:
+    """Dotted keys of a configuration, groups' inner keys among them; a backend's own options aside."""
+    hints = typing.get_type_hints(cls)
+    for field in dataclasses.fields(cls):
+        kind = hints[field.name]
+        if field.name == "attention":
+            continue
+        if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+            yield from keys(kind, f"{path}{field.name}.")
+        else:
+            yield f"{path}{field.name}"
+
+
+def unknown_key(key: str, cls: type[RunConfig]) -> str:
+    """One line for a key that does not exist: the key that was probably meant, and the valid ones beside it."""
+    known = list(keys(cls))
+    parent, _, last = key.rpartition(".")
+    same_last = [name for name in known if name.rpartition(".")[2] == last]
+    siblings = [name for name in known if name.startswith(f"{parent}.")] if parent else []
+    near = same_last[0] if same_last else nearest(key, siblings) or nearest(key, [*known, *GROUPS])
+    top = sorted({name.split(".")[0] for name in known} | set(GROUPS))
+    hint = f" did you mean {near!r}?" if near else ""
+    return f"unknown key {key!r};{hint} valid: {', '.join(siblings or top)}"
+
+
+def unknown_choice(group: str, word: str, folders: Sequence[Path] = ()) -> str:
+    """One line for a choice that does not exist in a group."""
+    return unknown("backend" if group == "attention" else group, word, choices(group, folders))
