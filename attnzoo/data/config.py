@@ -16,6 +16,7 @@ class DataConfig:
         tokenizer: bytes (V = 256), or bpe: trained locally on the training split (the extra ``bpe``).
         bpe_vocab: V of the bpe.
         validation_fraction: share of the text, from its end, kept for validation; split before windowing.
+        allow_shared_text: train even if the same text stands in both splits (copies within the text).
     """
 
     name: str = "moby_dick"
@@ -28,3 +29,4 @@ class DataConfig:
     tokenizer: str = "bytes"
     bpe_vocab: int = 2048
     validation_fraction: float = 0.1
+    allow_shared_text: bool = False

@@ -1,0 +1,142 @@
+"""Bytes, or byte-level BPE trained on the training split alone. Both are lossless on UTF-8 text. No torch here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from attnzoo.data.sources import TOKENIZERS, installed
+from attnzoo.errors import RequestError, unknown
+
+
+class Tokenizer(Protocol):
+    """``state`` is JSON; `tokenizer_from_state` gives an equal tokenizer back."""
+
+    name: str
+    vocab_size: int
+
+    def encode(self, text: str | bytes) -> list[int]: ...
+    def decode(self, ids: Iterable[int]) -> str: ...
+    def encode_array(self, text: bytes) -> np.ndarray: ...
+    def byte_lengths(self) -> np.ndarray: ...
+    def state(self) -> dict[str, Any]: ...
+
+
+class ByteTokenizer:
+    """V = 256; a token is a byte."""
+
+    name = "bytes"
+    vocab_size = 256
+
+    def encode(self, text: str | bytes) -> list[int]:
+        return list(_as_bytes(text))
+
+    def encode_array(self, text: bytes) -> np.ndarray:
+        """(n,) uint8."""
+        return np.frombuffer(text, dtype=np.uint8)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """What is not UTF-8 becomes U+FFFD."""
+        return bytes(ids).decode(errors="replace")
+
+    def byte_lengths(self) -> np.ndarray:
+        """(V,) bytes that a token stands for."""
+        return np.ones(self.vocab_size, dtype=np.int64)
+
+    def state(self) -> dict[str, Any]:
+        return {"name": self.name}
+
+
+class BPETokenizer:
+    """Byte-level BPE (Sennrich et al., arXiv:1508.07909, over bytes as in GPT-2). No token spans a line end.
+
+    Args:
+        model: the JSON of a `tokenizers.Tokenizer`.
+    """
+
+    name = "bpe"
+
+    def __init__(self, model: str) -> None:
+        self._model = _library().Tokenizer.from_str(model)
+        self.vocab_size = self._model.get_vocab_size()
+
+    @classmethod
+    def train(cls, text: bytes, vocab_size: int) -> BPETokenizer:
+        """Deterministic; a short text gives fewer than ``vocab_size`` tokens."""
+        library = _library()
+        model = library.Tokenizer(library.models.BPE())
+        model.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
+        model.decoder = library.decoders.ByteLevel()
+        trainer = library.trainers.BpeTrainer(
+            vocab_size=vocab_size,
+            show_progress=False,
+            initial_alphabet=library.pre_tokenizers.ByteLevel.alphabet(),  # all 256 bytes: nothing is ever unknown
+        )
+        model.train_from_iterator(_lines(text), trainer)
+        return cls(model.to_str())
+
+    def encode(self, text: str | bytes) -> list[int]:
+        return self.encode_array(_as_bytes(text)).tolist()
+
+    def encode_array(self, text: bytes) -> np.ndarray:
+        """(n,) int32. Line by line: one encoding of a long text would take far more memory than the text."""
+        lines = _lines(text)
+        parts = (self._model.encode_batch_fast(lines[i : i + 4096]) for i in range(0, len(lines), 4096))
+        return np.concatenate(
+            [np.empty(0, np.int32), *(np.array(line.ids, np.int32) for part in parts for line in part)]
+        )
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """What is not UTF-8 becomes U+FFFD."""
+        return self._model.decode([int(i) for i in ids])
+
+    def byte_lengths(self) -> np.ndarray:
+        """(V,) bytes that a token stands for: each character of a token's spelling is one byte."""
+        return np.array([len(self._model.id_to_token(i)) for i in range(self.vocab_size)], dtype=np.int64)
+
+    def state(self) -> dict[str, Any]:
+        return {"name": self.name, "model": self._model.to_str()}
+
+
+def make_tokenizer(name: str, train_text: bytes, vocab_size: int) -> Tokenizer:
+    """``train_text`` must be the training split alone."""
+    return ByteTokenizer() if name == "bytes" else BPETokenizer.train(train_text, vocab_size)
+
+
+def tokenizer_from_state(state: dict[str, Any]) -> Tokenizer:
+    """The inverse of ``state()``.
+
+    Raises:
+        RequestError: an unknown or damaged state, or `tokenizers` is missing.
+    """
+    if state.get("name") == "bytes":
+        return ByteTokenizer()
+    if state.get("name") != "bpe":
+        raise RequestError(unknown("tokenizer", str(state.get("name")), TOKENIZERS))
+    _library()
+    try:
+        return BPETokenizer(state["model"])
+    except Exception as error:  # the library raises plain Exception for damaged JSON
+        raise RequestError(f"the tokenizer's state is damaged: {error}") from error
+
+
+def _library() -> Any:
+    if not installed("tokenizers"):
+        raise RequestError("data.tokenizer=bpe needs the package tokenizers: pip install 'attnzoo[bpe]'")
+    import tokenizers
+    import tokenizers.decoders
+    import tokenizers.models
+    import tokenizers.pre_tokenizers
+    import tokenizers.trainers
+
+    return tokenizers
+
+
+def _as_bytes(text: str | bytes) -> bytes:
+    return text.encode() if isinstance(text, str) else text
+
+
+def _lines(text: bytes) -> Sequence[str]:
+    return text.decode().splitlines(keepends=True)
