@@ -11,6 +11,7 @@ from typing import Any
 
 from attnzoo import groups
 from attnzoo.errors import AttnzooError, RequestError, unknown
+from attnzoo.measure.record import config_hash
 from attnzoo.settings import plain, read
 from attnzoo.training.config import (
     CompareConfig,
@@ -70,9 +71,21 @@ def compose(
     if not wrong:
         cfg = groups.SCHEMAS[kind](**arguments)
         found += _fill_options(cfg, load_backends)
+        if cfg.run_dir == "auto":
+            cfg.run_dir = default_folder(cfg)
         found += faults(cfg) + machine_faults(cfg)
     _raise(found)
     return cfg
+
+
+def default_folder(cfg: RunConfig) -> str:
+    """The same settings find the same folder again; a comparison's does not depend on which cells it has."""
+    values = to_dict(cfg)
+    if isinstance(cfg, CompareConfig):
+        for key in ("attention", "seed", "backends", "seeds", "baseline", "jobs", "options"):
+            del values[key]
+        return f"runs/compare-{config_hash(values)[:6]}"
+    return f"runs/{cfg.attention.name}-seed{cfg.seed}-{config_hash(values)[:6]}"
 
 
 def validate(cfg: RunConfig) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from attnzoo.data.sources import data_problems
 from attnzoo.errors import nearest
 from attnzoo.model.config import ModelConfig
 from attnzoo.tasks.config import ProbeConfig, TaskConfig
@@ -18,8 +18,6 @@ LARGEST_SEED = 2**32 - 1  # numpy and Lightning take no more
 
 CHOICES = {
     "positions.name": ("none", "learned", "sinusoidal", "rope", "alibi"),
-    "data.name": ("moby_dick", "files", "hf"),
-    "data.tokenizer": ("bytes", "bpe"),
     "task.name": ("text", "recall"),
     "probe.task.name": ("recall",),
     "trainer.optimizer": ("muon", "adamw"),
@@ -39,7 +37,6 @@ def _keys(**names: str) -> list[str]:
 AT_LEAST_ONE = _keys(
     positions="max_tokens",
     model="n_layers d_model n_heads n_kv_heads head_dim",
-    data="max_bytes",
     task="n_tokens validation_rows",
     probe="max_steps batch_size n_layers d_model n_heads",
     probe_task="n_tokens validation_rows",
@@ -66,8 +63,6 @@ BOUNDS: list[tuple[list[str], Callable[[float], bool], str]] = [
     (POSITIVE, lambda x: 0 < x < math.inf, "must be more than 0"),
     (_keys(model="dropout attention_dropout"), lambda x: 0 <= x < 1, "must be at least 0 and below 1"),
     (["trainer.decay_fraction"], lambda x: 0 <= x <= 1, "must be between 0 and 1"),
-    (["data.validation_fraction"], lambda x: 0 < x < 1, "must be between 0 and 1, both left out"),
-    (["data.bpe_vocab"], lambda x: x > 256, "must be more than the 256 bytes it starts from"),
     (["seed"], lambda x: 0 <= x <= LARGEST_SEED, f"must be between 0 and {LARGEST_SEED}"),
 ]
 
@@ -102,19 +97,9 @@ def faults(cfg: RunConfig) -> list[str]:
 
 
 def machine_faults(cfg: RunConfig) -> list[str]:
-    """What is missing on this machine: files, packages, a folder that can be written."""
-    found = list(_folder_faults(Path(cfg.run_dir).expanduser()))
-    if cfg.task.name != "text":
-        return found
-    if cfg.data.name == "files":
-        found += _file_faults(cfg.data.paths)
-    if cfg.data.name == "hf":
-        if not cfg.data.dataset:
-            found.append("data.dataset is empty: name one, such as data.dataset=roneneldan/TinyStories")
-        found += _extra_faults("datasets", "data=hf", "hf")
-    if cfg.data.tokenizer == "bpe":
-        found += _extra_faults("tokenizers", "data.tokenizer=bpe", "bpe")
-    return found
+    """What is missing on this machine: a folder that can be written, text files, packages."""
+    data = data_problems(cfg.data) if cfg.task.name == "text" else []
+    return [*_folder_faults(Path(cfg.run_dir).expanduser()), *data]
 
 
 def lookup(cfg: Any, key: str) -> Any:
@@ -167,26 +152,6 @@ def _comparison_faults(cfg: CompareConfig) -> Iterator[str]:
     for name in cfg.options:
         if name not in cfg.backends:
             yield f"options.{name}: {name} is not among the backends {', '.join(cfg.backends)}"
-
-
-def _file_faults(paths: list[str]) -> Iterator[str]:
-    if not paths:
-        yield "data.paths is empty: name your text files, such as data.paths=[book.txt]"
-    for name in paths:
-        path = Path(name).expanduser()
-        if not path.exists():
-            yield f"data.paths: {name} does not exist"
-        elif not path.is_file():
-            yield f"data.paths: {name} is not a file"
-        elif not os.access(path, os.R_OK):
-            yield f"data.paths: {name} cannot be read"
-        elif path.stat().st_size == 0:
-            yield f"data.paths: {name} is empty"
-
-
-def _extra_faults(package: str, wanted_by: str, extra: str) -> Iterator[str]:
-    if importlib.util.find_spec(package) is None:
-        yield f"{wanted_by} needs the package {package}: pip install 'attnzoo[{extra}]'"
 
 
 def _folder_faults(folder: Path) -> Iterator[str]:
