@@ -1,0 +1,89 @@
+"""How equal is equal: bitwise, or within a small multiple of what plain arithmetic of that precision loses on the same input."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+MULTIPLE = 4.0
+"""Allowed error as a multiple of the plain computation's: another order of summation changes it by a factor, not by an order."""
+CAP = {torch.float64: 1e-8, torch.float32: 1e-3, torch.bfloat16: 0.15, torch.float16: 0.05}
+"""Largest error allowed whatever the plain computation does, relative to the largest expected value."""
+
+
+class Failed(Exception):
+    """A property does not hold: what was expected, what was found, and where."""
+
+    def __init__(self, expected: str, actual: str, where: str = "", detail: str = "") -> None:
+        super().__init__(f"expected {expected}, got {actual} {where} {detail}")
+        self.expected, self.actual, self.where, self.detail = expected, actual, where, detail
+
+
+class Skip(Exception):
+    """The property cannot be tried here; the message says why."""
+
+
+class InPrecision(TorchFunctionMode):
+    """Runs float64 code in another precision: the plain low-precision computation of a definition."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.dtype = dtype
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        lower = lambda value: self.dtype if value is torch.float64 else value  # noqa: E731
+        if func is Tensor.double:
+            return args[0].to(self.dtype)
+        return func(*(lower(a) for a in args), **{name: lower(value) for name, value in (kwargs or {}).items()})
+
+
+def expect_close(actual: Tensor, exact: Tensor, plain: Tensor | None, what: str, multiple: float = MULTIPLE) -> None:
+    """Raise `Failed` unless ``actual`` is as close to ``exact`` (float64) as ``plain``, the same formula in actual's precision.
+
+    Allowed: multiple · (max |plain - exact| + eps · max |exact|), and never more than `CAP`.
+    """
+    if actual.shape != exact.shape:
+        raise Failed(f"shape {tuple(exact.shape)}", f"shape {tuple(actual.shape)}", what)
+    if exact.numel() == 0:
+        return
+    expect_finite(actual, what)
+    exact = exact.detach().double()
+    scale = exact.abs().max().item()
+    eps = torch.finfo(actual.dtype).eps
+    lost = 0.0 if plain is None else (plain.detach().double() - exact).abs().nan_to_num(torch.inf).max().item()
+    allowed = min(multiple * (lost + eps * scale), CAP[actual.dtype] * scale) + torch.finfo(actual.dtype).tiny
+    error = (actual.detach().double() - exact).abs()
+    if error.max().item() > allowed:
+        worst = _index(error.argmax().item(), error.shape)
+        detail = f"error {error.max().item():.3g}, allowed {allowed:.3g} (plain arithmetic loses {lost:.3g})"
+        raise Failed(f"{exact[worst].item():.6g}", f"{actual[worst].item():.6g}", place(what, worst), detail)
+
+
+def expect_same(actual: Tensor, expected: Tensor, what: str, allowed: float = 0.0, detail: str = "") -> None:
+    """Raise `Failed` unless the two are bitwise equal, or differ by no more than ``allowed``."""
+    if actual.shape != expected.shape:
+        raise Failed(f"shape {tuple(expected.shape)}", f"shape {tuple(actual.shape)}", what)
+    if actual.numel() == 0:
+        return
+    difference = (actual.double() - expected.double()).abs().nan_to_num(torch.inf)
+    if difference.max().item() > allowed:
+        first = tuple((difference > allowed).nonzero()[0].tolist())
+        raise Failed(f"{expected[first].item():.9g}", f"{actual[first].item():.9g}", place(what, first), detail)
+
+
+def expect_finite(actual: Tensor, what: str) -> None:
+    """Raise `Failed` at the first NaN or infinity."""
+    if not torch.isfinite(actual).all():
+        first = tuple((~torch.isfinite(actual)).nonzero()[0].tolist())
+        raise Failed("a finite number", f"{actual[first].item()}", place(what, first))
+
+
+def place(what: str, index: tuple[int, ...]) -> str:
+    return f"{what}[{', '.join(map(str, index))}]"
+
+
+def _index(flat: int, shape: torch.Size) -> tuple[int, ...]:
+    return tuple(int(n) for n in torch.unravel_index(torch.tensor(flat), shape))

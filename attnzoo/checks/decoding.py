@@ -1,0 +1,156 @@
+"""Decoding: chunks and single tokens against one full pass, and the cache itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+
+import torch
+from torch import Tensor
+
+from attnzoo.checks.cases import Case, Inputs, MaskPlan
+from attnzoo.checks.compare import Failed, Skip, expect_close, expect_finite, expect_same
+from attnzoo.checks.report import Result
+from attnzoo.checks.subject import Subject, each
+from attnzoo.checks.suite import conformance_check
+from attnzoo.contract import Attention
+from attnzoo.errors import RequestError
+from attnzoo.masks import Mask
+
+POISON = 3e4  # large, finite in every dtype: a slot that is read although unused shows at once
+
+
+def compositions(n: int) -> list[tuple[int, ...]]:
+    """Every way to cut n tokens into chunks: 2^(n-1) of them."""
+    found = []
+    for cuts in product((False, True), repeat=n - 1):
+        sizes = [1]
+        for cut in cuts:
+            if cut:
+                sizes.append(1)
+            else:
+                sizes[-1] += 1
+        found.append(tuple(sizes))
+    return found
+
+
+def part(inputs: Inputs, start: int, end: int) -> Inputs:
+    """Tokens start … end - 1, under the mask over all tokens up to end."""
+    m = inputs.mask
+    upto = {n: None if (t := getattr(m, n)) is None else t[:, :end] for n in ("key_padding", "documents")}
+    mask = Mask(m.causal, m.window, m.sinks, m.prefix, **upto)
+    x = None if inputs.x is None else inputs.x[:, start:end]
+    q, k, v = (t[:, :, start:end] for t in (inputs.q, inputs.k, inputs.v))
+    return Inputs(q, k, v, mask, inputs.bias, x)
+
+
+def decode(module: Attention, inputs: Inputs, chunks: tuple[int, ...], cache) -> Tensor:
+    """The outputs of all tokens, given chunk by chunk."""
+    outs, start = [], 0
+    for size in chunks:
+        q, k, v, mask, bias, x = part(inputs, start, start + size)
+        outs.append(module.extend(q, k, v, cache, mask, bias, x))
+        start += size
+        if cache.length != start:
+            raise Failed(f"{start} tokens in the cache", f"cache.length = {cache.length}", f"after a chunk of {size}")
+    return torch.cat(outs, 2)
+
+
+def new_cache(subject: Subject, module: Attention, case: Case, max_tokens: int):
+    """A cache of the case, its unused slots poisoned where they can be seen."""
+    extra = {"value_dim": case.value_dim} if case.value_dim else {}
+    cache = module.new_cache(case.batch, max_tokens, device=subject.device, dtype=case.dtype, **extra)
+    for name in ("keys", "values"):
+        held = getattr(cache, name, None)
+        if isinstance(held, Tensor):
+            held.fill_(POISON)
+    return cache
+
+
+@conformance_check(quick=True)
+def decoding(subject: Subject, name: str, quick: bool) -> Iterator[Result]:
+    """Any split into a prefill, chunks and single tokens gives the rows of one full pass, also across a window's or ring's wrap."""
+    base = replace(subject.base, batch=1 if quick else 2)
+    plans = [MaskPlan()] if quick else [MaskPlan(), MaskPlan(padding="left"), MaskPlan(padding="holes"), MaskPlan(documents="runs"),
+             MaskPlan(documents="mixed"), MaskPlan(window=3), MaskPlan(window=2, sinks=1), MaskPlan(prefix=2)]  # fmt: skip
+    lengths = (1, 2, 6) if quick else (1, 2, 3, 5, 7, 13)
+    cases = [replace(base, n_queries=n, n_keys=n, mask=plan) for plan in plans for n in lengths if n >= plan.prefix]
+    cases.append(replace(base, n_queries=11, n_keys=11, bias=True))
+    if not quick:
+        cases += [replace(base, n_queries=n, n_keys=n, heads=4, kv_heads=2) for n in (4, 9)]
+        cases += [replace(base, n_queries=7, n_keys=7, value_dim=3), replace(base, n_queries=35, n_keys=35)]
+        cases += [replace(base, n_queries=e + e // 2, n_keys=e + e // 2, options="own", batch=1) for e in subject.edges]
+        cases += [replace(base, n_queries=6, n_keys=6, dtype=dtype) for dtype in subject.dtypes[1:]]
+    yield from each(subject, name, cases, _decodes)
+
+
+def _decodes(subject: Subject, case: Case) -> None:
+    module, inputs = subject.build(case), subject.inputs(case)
+    n = case.n_keys
+    if n < case.mask.prefix:
+        raise Skip("a prefix must arrive whole in the first call")
+    exact, plain = subject.exact(module, inputs), subject.plain(module, inputs)
+    for chunks in _splits(n, case.mask.prefix):
+        with torch.no_grad():
+            out = decode(module, inputs, chunks, new_cache(subject, module, case, n + 3))
+        try:
+            expect_close(out, exact, plain, "out")
+        except Failed as found:
+            row = _first_wrong_row(out, exact)
+            found.detail = f"tokens given as {'+'.join(map(str, chunks))}; first wrong row {row}; {found.detail}"
+            raise
+
+
+def _splits(n: int, first: int) -> list[tuple[int, ...]]:
+    """Every split of a few tokens, a well-chosen dozen of many; none cuts through the first ``first`` tokens."""
+    if n <= 5:
+        chosen = compositions(n)
+    else:
+        halves = n // 2
+        chosen = [(n,), (1,) * n, (n - 1, 1), (1, n - 1), (halves, n - halves), (halves, *(1,) * (n - halves)), (n - 2, 1, 1)]
+        chosen += [_in_steps(n, step) for step in (2, 3, 4, 5)] + [(3, *_in_steps(n - 3, 4)), (5, *_in_steps(n - 5, 3))]
+        if n > 40:  # single steps are dear there: only the last ones
+            chosen = [(n,), (halves, n - halves), (n - 3, 1, 1, 1), (halves, *_in_steps(n - halves, 7))]
+    return [c for c in dict.fromkeys(chosen) if c[0] >= min(first, n)]
+
+
+def _in_steps(n: int, step: int) -> tuple[int, ...]:
+    return (*(step,) * (n // step), *((n % step,) if n % step else ()))
+
+
+def _first_wrong_row(out: Tensor, exact: Tensor) -> int:
+    off = (out.double() - exact).abs().amax((0, 1, 3))
+    return int((off > 1e-3 * exact.abs().max()).nonzero()[:1].sum())
+
+
+@conformance_check(quick=True)
+def cache(subject: Subject, name: str, quick: bool) -> Iterator[Result]:
+    """The cache takes the bytes it declares, counts its tokens, and when full says so and stays as it was."""
+    base = subject.base
+    yield from each(subject, name, [replace(base, n_queries=n, n_keys=n) for n in (1, 6)], _cache)
+
+
+def _cache(subject: Subject, case: Case) -> None:
+    module, inputs, n = subject.build(case), subject.inputs(case), case.n_keys
+    for max_tokens in (n, 4 * n):
+        held = module.new_cache(case.batch, max_tokens, device=subject.device, dtype=case.dtype)
+        declared = module.cache_bytes(case.batch, max_tokens, case.dtype)
+        if held.nbytes != declared:
+            raise Failed(f"{declared} bytes, as cache_bytes says", f"{held.nbytes} bytes", f"new_cache({case.batch}, {max_tokens})")
+        if held.length != 0:
+            raise Failed("length 0", f"length {held.length}", "a new cache")
+    held = new_cache(subject, module, case, n)
+    with torch.no_grad():
+        first = decode(module, inputs, (n,), held)
+        try:
+            module.extend(*(t[:, :, :1] for t in (inputs.q, inputs.k, inputs.v)), held, x=None if inputs.x is None else inputs.x[:, :1])
+        except RequestError:
+            pass
+        else:
+            raise Failed("RequestError: the cache is full", "it took one token more", f"a cache of {n} tokens that holds {n}")
+        if held.length != n:
+            raise Failed(f"a refused token leaves length {n}", f"length {held.length}", "cache")
+        again = decode(module, inputs, (n,), new_cache(subject, module, case, n + 9))
+    expect_finite(first, "out")
+    expect_same(again, first, "out", 8 * torch.finfo(case.dtype).eps * first.abs().max().item(), "a larger cache gives other values")

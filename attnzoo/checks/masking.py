@@ -1,0 +1,151 @@
+"""Every field of the mask, alone and together: honoured exactly, or refused."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+
+from attnzoo.checks.cases import Case, MaskPlan
+from attnzoo.checks.compare import Failed, Skip, expect_close, expect_finite, expect_same
+from attnzoo.checks.report import Result
+from attnzoo.checks.subject import Subject, each
+from attnzoo.checks.suite import conformance_check
+
+FIELDS = (
+    MaskPlan(causal=False),
+    MaskPlan(window=1),
+    MaskPlan(window=3),
+    MaskPlan(window=3, sinks=2),
+    MaskPlan(prefix=4),
+    MaskPlan(padding="right"),
+    MaskPlan(padding="left"),
+    MaskPlan(padding="holes"),
+    MaskPlan(documents="runs"),
+    MaskPlan(documents="mixed"),
+)
+"""Each field once, and each shape of padding and documents."""
+
+
+def intersections(count: int, seed: int = 0) -> list[MaskPlan]:
+    """Random masks of two fields and more; the same ones in every run."""
+    rng = random.Random(seed)
+    plans: dict[MaskPlan, None] = {}
+    while len(plans) < count:
+        plan = MaskPlan(
+            causal=rng.random() < 0.8,
+            window=rng.choice((None, 1, 2, 5)),
+            sinks=rng.choice((0, 0, 1, 3)),
+            prefix=rng.choice((0, 0, 3)),
+            padding=rng.choice((None, "right", "left", "holes", "all")),
+            documents=rng.choice((None, "runs", "mixed")),
+        )
+        fields = plan.build(1, 4).fields
+        if len(fields) >= 2:
+            plans[plan] = None
+    return list(plans)
+
+
+def _cases(subject: Subject, quick: bool) -> Iterator[Case]:
+    base = subject.base
+    short = quick or not subject.trains
+    for plan in FIELDS:
+        for n_queries, n_keys in ((9, 9),) if short else ((9, 9), (17, 17), (4, 9), (34, 34)):
+            yield replace(base, n_queries=n_queries, n_keys=n_keys, mask=plan)
+    for seed, plan in enumerate(intersections(6 if short else 24)):
+        yield replace(base, n_queries=11, n_keys=11, mask=plan, seed=seed)
+    if not short:
+        for plan in (*FIELDS, *intersections(8, seed=1)):
+            yield replace(base, n_queries=10, n_keys=10, mask=plan, bias=True)
+    yield replace(base, n_queries=9, n_keys=9, bias=True)
+    yield replace(base, n_queries=3, n_keys=9, bias=True)
+
+
+@conformance_check(quick=True)
+def mask_fields(subject: Subject, name: str, quick: bool) -> Iterator[Result]:
+    """Each mask field, their intersections and a score bias give the definition's output; a field that is not declared is refused."""
+    yield from each(subject, name, _cases(subject, quick), _honoured)
+
+
+def _honoured(subject: Subject, case: Case) -> None:
+    module, inputs = subject.build(case), subject.inputs(case)
+    with torch.no_grad():
+        out = module(*inputs)
+    subject.expect_definition(module, inputs, out)
+
+
+@conformance_check(quick=True)
+def mask_readout(subject: Subject, name: str, quick: bool) -> Iterator[Result]:
+    """With q = k = 0 and V = I the output is the matrix of weights: non-zero exactly where the definition's are, key by key."""
+    plans = [MaskPlan(), *FIELDS] if quick or not subject.trains else [MaskPlan(), *FIELDS, *intersections(10, seed=2)]
+    cases = [replace(subject.base, n_queries=n, n_keys=n, mask=plan) for plan in plans for n in ((9,) if quick else (9, 19))]
+    cases += [replace(subject.base, n_queries=4, n_keys=9)]
+    if not quick and subject.trains:
+        cases += [replace(subject.base, n_queries=n, n_keys=n, options="own", batch=1) for e in subject.edges for n in (e + 1,)]
+    yield from each(subject, name, cases, _readout)
+
+
+def _readout(subject: Subject, case: Case) -> None:
+    n = case.n_keys
+    case = replace(case, value_dim=n) if subject.can.value_dim else replace(case, dim=n, value_dim=None)
+    if subject.reasons(case):
+        raise Skip(f"no identity of {n} values: {'; '.join(subject.reasons(case))}")
+    module, inputs = subject.build(case), subject.inputs(case)
+    inputs.q, inputs.k = torch.zeros_like(inputs.q), torch.zeros_like(inputs.k)
+    inputs.v = torch.eye(n, dtype=case.dtype, device=subject.device).expand_as(inputs.v).clone()
+    with torch.no_grad():
+        read = module(*inputs)
+        right = module.reference(*inputs)[1]
+    floor = 1e-6 / n
+    seen, due = read.abs() > floor, right.abs() > floor
+    if not torch.equal(seen, due):
+        at = tuple((seen != due).nonzero()[0].tolist())
+        row, key = at[2], at[3]
+        counts = f"row {row} reads keys {seen[at[:3]].nonzero().flatten().tolist()}, expected {due[at[:3]].nonzero().flatten().tolist()}"
+        raise Failed(f"weight {right[at].item():.6g}", f"{read[at].item():.6g}", f"weights[{at[0]}, {at[1]}, row {row}, key {key}]", counts)
+    expect_close(read, right, right, "weights", multiple=16)
+
+
+@conformance_check()
+def mask_readout_far(subject: Subject, name: str, quick: bool) -> Iterator[Result]:
+    """In bfloat16 the mask is the same beyond position 256, where numbers of that type are no longer all different."""
+    low = [t for t in subject.dtypes if t == torch.bfloat16] or [subject.dtype]
+    base = replace(subject.base, dtype=low[0], batch=1)
+    rows = 4 if subject.can.cross else 300
+    plans = [MaskPlan(), MaskPlan(window=3), MaskPlan(documents="runs"), MaskPlan(padding="right")]
+    yield from each(subject, name, [replace(base, n_queries=rows, n_keys=300, mask=plan) for plan in plans], _readout)
+
+
+@conformance_check(quick=True)
+def empty_rows(subject: Subject, name: str, quick: bool) -> Iterator[Result]:
+    """A row that sees no key gives exactly 0, with exactly 0 and finite gradient, and no NaN anywhere else."""
+    plans = (MaskPlan(padding="all"), MaskPlan(padding="left"), MaskPlan(window=2, padding="holes"), MaskPlan(window=1, padding="right"))
+    cases = [replace(subject.base, n_queries=n, n_keys=n, mask=plan) for plan in plans for n in (4, 8)]
+    cases += [replace(subject.base, n_queries=7, n_keys=4)]
+    yield from each(subject, name, cases, _empty)
+
+
+def _empty(subject: Subject, case: Case) -> None:
+    module, inputs = subject.build(case), subject.inputs(case)
+    if subject.trains:
+        inputs = inputs.leaves()
+    with torch.set_grad_enabled(subject.trains):
+        out = module(*inputs)
+    visible = inputs.mask.dense(case.n_queries, case.n_keys, subject.device)
+    empty = ~visible.any(-1).expand(case.batch, 1, -1)[..., None].expand_as(out)
+    expect_finite(out, "out")
+    expect_same(out.where(empty, 0), torch.zeros_like(out), "out", detail="this row sees no key")
+    if not subject.trains:
+        return
+    out.square().sum().backward()
+    lengths = {"q": empty.any((1, 3)), "k": ~visible.expand(case.batch, 1, -1, -1).any(2)[:, 0]}
+    for name, t in inputs.tensors().items():
+        if t.grad is None:
+            continue
+        expect_finite(t.grad, f"d {name}")
+        dead = lengths.get("k" if name == "v" else name)
+        if dead is not None:
+            rows = dead[:, None, :, None].expand_as(t.grad)
+            expect_same(t.grad.where(rows, 0), torch.zeros_like(t.grad), f"d {name}", detail="sees nothing, or is seen by nobody")

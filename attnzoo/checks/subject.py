@@ -1,0 +1,266 @@
+"""What is being checked: an attention that can be built at many sizes, run, and compared with its definition."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from attnzoo import registry
+from attnzoo.checks.cases import Case, Inputs, make_inputs
+from attnzoo.checks.compare import Failed, InPrecision, Skip, expect_close
+from attnzoo.checks.report import FAILED, PASSED, REFUSED, SKIPPED, Result
+from attnzoo.contract import Attention, Capabilities, Options, Request
+from attnzoo.errors import Refused, RequestError
+
+Property = Callable[["Subject", Case], None]
+SHRINK_TRIES = 60
+
+
+@dataclass
+class Subject:
+    """An attention under check.
+
+    Args:
+        make: builds it: make(n_heads=, n_kv_heads=, head_dim=, d_model=, dropout=, scale=, options=) -> Attention.
+        cls: its class, for the declared capabilities and refusals.
+        own: its options as given; `small` is derived from them.
+        instance: the module that was handed in, used as it is (copied) at its own sizes.
+        dtypes: what to check in; the first is used where one is enough.
+        shrink: look for the smallest failing input.
+    """
+
+    name: str
+    make: Callable[..., Attention]
+    cls: type[Attention]
+    own: Options
+    device: str = "cpu"
+    dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.bfloat16, torch.float16)
+    instance: Attention | None = None
+    shrink: bool = True
+    _built: dict = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, what, *, device: str = "cpu", dtype: torch.dtype | None = None, shrink: bool = True, **options) -> Subject:
+        """From a registered name, an `Attention` class or instance, or a function that builds one from sizes.
+
+        Raises:
+            RequestError: an unknown name or option, or something that is no attention.
+        """
+        instance = None
+        if isinstance(what, str):
+            kind, own = registry.get(what), registry.parse_options(what, options)
+            name, make = what, kind
+        elif isinstance(what, Attention):
+            instance, make, kind, own = what, type(what), type(what), dataclasses.replace(what.options, **options)
+            name = _name(kind)
+        elif isinstance(what, type) and issubclass(what, Attention):
+            name, make, kind, own = _name(what), what, what, what.Options(**options)
+        elif callable(what):
+            sample = what(n_heads=2, n_kv_heads=None, head_dim=8, d_model=16, dropout=0.0, scale=None, options=None)
+            name, make, kind, own = getattr(what, "__name__", "factory"), what, type(sample), sample.options
+        else:
+            raise RequestError(f"cannot check {what!r}", ["give a registered name, an Attention, its class, or a function that builds one"])
+        declared = kind.capabilities.dtypes
+        wanted = (dtype,) if dtype is not None else tuple(t for t in (torch.float32, torch.bfloat16, torch.float16, torch.float64) if t in declared)
+        return cls(name, make, kind, own, device, wanted, instance, shrink)
+
+    # -- what is declared ---------------------------------------------------------------------------------------------
+
+    @property
+    def can(self) -> Capabilities:
+        return self.cls.capabilities
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.dtypes[0]
+
+    @property
+    def trains(self) -> bool:
+        """Whether it declares a backward on this device."""
+        return self.device in self.can.training_devices
+
+    @property
+    def softmax(self) -> bool:
+        """Whether its definition is the inherited softmax over visible keys."""
+        return self.cls.weights is Attention.weights and self.cls.define is Attention.define and self.cls.reference is Attention.reference
+
+    def reasons(self, case: Case, training: bool = False, dropout: float = 0.0) -> list[str]:
+        """Why this case cannot be computed, from what is declared."""
+        mask = case.mask.build(case.batch, case.n_keys)
+        options = self.options(case)
+        request = Request(
+            n_heads=case.heads, n_kv_heads=case.kv_heads, head_dim=case.dim, value_dim=case.value_dim or case.dim,
+            device=self.device, dtype=case.dtype, mask_fields=mask.fields, contiguous_documents=mask.contiguous_documents,
+            cross=case.n_queries != case.n_keys, bias=case.bias, bias_gradient=case.bias_gradient,
+            dropout=dropout, training=training, options=options,
+        )  # fmt: skip
+        return self.cls.reasons(request)
+
+    @cached_property
+    def small(self) -> Options:
+        """The options with every count of 8 and more (blocks, chunks, windows, ranks) cut down, as far as they still build."""
+        large = {f.name: v for f in dataclasses.fields(self.own) if type(v := getattr(self.own, f.name)) is int and v >= 8 and f.name != "seed"}
+        for size in (4, 8, 16):
+            try:
+                return replace(self.own, **{name: min(value, size) for name, value in large.items()})
+            except RequestError:
+                continue
+        return self.own
+
+    @property
+    def edges(self) -> tuple[int, ...]:
+        """Lengths at which its own options may change what is computed: block, chunk and window sizes."""
+        values = (getattr(self.own, f.name) for f in dataclasses.fields(self.own) if f.name != "seed")
+        return tuple(sorted({v for v in values if type(v) is int and 8 <= v <= 256}))
+
+    def options(self, case: Case) -> Options:
+        options = self.own if case.options == "own" else self.small
+        return options if case.kernel is None else replace(options, kernel=case.kernel)
+
+    @cached_property
+    def base(self) -> Case:
+        """The plainest case it accepts: two query heads (four where it shares keys by default), the first head dim that fits."""
+        for heads in (2, 4):
+            for kv_heads in dict.fromkeys((heads, self.cls.default_kv_heads(heads), 1)):
+                for dim in (8, 16, 32, 64):
+                    case = Case(heads=heads, kv_heads=kv_heads, dim=dim, dtype=self.dtype)
+                    if not self.reasons(case):
+                        return case
+        return Case(dtype=self.dtype)
+
+    # -- building and running -----------------------------------------------------------------------------------------
+
+    def build(self, case: Case, *, dropout: float = 0.0, seed: int = 0, fresh: bool = False) -> Attention:
+        """The module of a case, cached. Parameters are moved a little off their initial values, so that none is silently 0."""
+        key = (case.heads, case.kv_heads, case.dim, self.options(case), dropout, seed, case.dtype)
+        if fresh or key not in self._built:
+            module = self._make(case, dropout, seed)
+            if fresh:
+                return module
+            self._built[key] = module
+        return self._built[key]
+
+    def _make(self, case: Case, dropout: float, seed: int) -> Attention:
+        own = self.instance
+        if own is not None and (own.n_heads, own.n_kv_heads, own.head_dim) == (case.heads, case.kv_heads, case.dim):
+            if own.options == self.options(case) and own.dropout == dropout and seed == 0:
+                return copy.deepcopy(own).to(self.device, case.dtype)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            module = self.make(
+                n_heads=case.heads, n_kv_heads=case.kv_heads, head_dim=case.dim, d_model=self.d_model(case),
+                dropout=dropout, scale=None, options=self.options(case),
+            )  # fmt: skip
+            with torch.no_grad():
+                for parameter in module.parameters():
+                    parameter.add_(0.1 * torch.randn_like(parameter))
+        return module.to(self.device, case.dtype)
+
+    def d_model(self, case: Case) -> int | None:
+        return case.heads * case.dim if self.can.needs_x else None
+
+    def inputs(self, case: Case) -> Inputs:
+        return make_inputs(case, self.device, self.d_model(case))
+
+    def exact(self, module: Attention, inputs: Inputs) -> Tensor:
+        """The definition in float64."""
+        with torch.no_grad():
+            return copy.deepcopy(module).double().reference(*inputs.double())[0]
+
+    def plain(self, module: Attention, inputs: Inputs) -> Tensor | None:
+        """The definition computed in the inputs' own precision; None where its code cannot run in it."""
+        try:
+            with torch.no_grad(), InPrecision(inputs.q.dtype):
+                return module.reference(*inputs)[0]
+        except RuntimeError:  # such as an operation without a half-precision kernel
+            return None
+
+    def expect_definition(self, module: Attention, inputs: Inputs, out: Tensor, what: str = "out") -> None:
+        """Raise `Failed` unless ``out`` is the definition of these inputs, within what plain arithmetic loses."""
+        expect_close(out, self.exact(module, inputs), self.plain(module, inputs), what)
+
+    # -- judging ------------------------------------------------------------------------------------------------------
+
+    def verify(self, check: str, case: Case, prop: Property, *, training: bool = False, about: str = "") -> Result:
+        """Try a property on a case: passed, failed on the smallest input found, refused as declared, or skipped with a reason."""
+        if training and not self.trains:
+            return Result(check, str(case), SKIPPED, detail=f"{self.name} declares no backward on {self.device}", about=about)
+        why = self.reasons(case, training)
+        if why:
+            return self._expect_refusal(check, case, why, about)
+        failure = self._attempt(case, prop)
+        if isinstance(failure, Skip):
+            return Result(check, str(case), SKIPPED, detail=str(failure), about=about)
+        if failure is None:
+            return Result(check, str(case), PASSED, about=about)
+        if self.shrink:
+            case, failure = self._smallest(case, prop, failure, training)
+        return Result(check, str(case), FAILED, failure.expected, failure.actual, failure.where, failure.detail, about)
+
+    def _attempt(self, case: Case, prop: Property) -> Failed | Skip | None:
+        try:
+            prop(self, case)
+        except (Failed, Skip) as found:
+            return found
+        except Exception as error:  # whatever the attention under check raises is a finding, and is reported whole
+            return Failed("a result", f"{type(error).__name__}: {error}", detail=_location(error))
+        return None
+
+    def _smallest(self, case: Case, prop: Property, failure: Failed, training: bool) -> tuple[Case, Failed]:
+        """Greedy descent over `Case.smaller` while the property still fails."""
+        tries, moved = SHRINK_TRIES, True
+        while moved:
+            moved = False
+            for candidate in case.smaller():
+                if tries == 0:
+                    return case, failure
+                if self.reasons(candidate, training):
+                    continue
+                tries -= 1
+                found = self._attempt(candidate, prop)
+                if isinstance(found, Failed):
+                    case, failure, moved = candidate, found, True
+                    break
+        return case, failure
+
+    def _expect_refusal(self, check: str, case: Case, why: list[str], about: str) -> Result:
+        """What is not declared must be refused when asked for, not only on paper."""
+        try:
+            module = self.build(case)
+            with torch.no_grad():
+                module(*self.inputs(case))
+        except RequestError:
+            return Result(check, str(case), REFUSED, detail="; ".join(why), about=about)
+        except Exception as error:
+            return Result(check, str(case), FAILED, f"Refused: {'; '.join(why)}", f"{type(error).__name__}: {error}", about=about)
+        return Result(check, str(case), FAILED, f"Refused: {'; '.join(why)}", "it computed something", about=about)
+
+
+def each(subject: Subject, check: str, cases: Iterator[Case], prop: Property, **how) -> Iterator[Result]:
+    """`Subject.verify` over many cases, each tried once."""
+    for case in dict.fromkeys(cases):
+        yield subject.verify(check, case, prop, **how)
+
+
+def _name(cls: type[Attention]) -> str:
+    return cls.__name__ if cls.name == "unregistered" else cls.name
+
+
+def _location(error: Exception) -> str:
+    """File, line and function of the innermost frame."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None:
+        return ""
+    code = trace.tb_frame.f_code
+    return f"raised in {code.co_filename.rsplit('/', 1)[-1]}:{trace.tb_lineno} {code.co_name}"
+
+
+__all__ = ["Property", "Refused", "Subject", "each"]
