@@ -56,8 +56,8 @@ _BEFORE = (
 
 _AFTER = (
     Column("train_step_ms", "train step", "ms", "cost.train_step_ms", "speed",
-           "Forward, backward and optimiser step after a warm-up, all backends taking turns in each round; median of the "
-           "rounds and distribution-free 95 % interval of the median.", shown="everywhere", timing=True),
+           "Forward, backward and optimiser step after a warm-up, all backends taking turns in each round; median of "
+           "the rounds and distribution-free 95 % interval of the median.", shown="everywhere", timing=True),
     Column("train_step_ratio", "step", "", "cost.train_step_ms.ratio", "speed",
            "Train step over the baseline's in the same rounds.", decimals=2, shown="everywhere", timing=True),
     Column("train_peak_memory_bytes", "peak mem", "MiB", "cost.train_peak_memory_bytes", "memory",
@@ -71,7 +71,7 @@ _AFTER = (
     Column("cache_bytes", "cache", "KiB", "cost.cache_bytes", "memory",
            "Bytes the cache holds after the timed prefill and decode; checked against its formula.",
            scale=1024, shown="everywhere"),
-    Column("parameters", "parameters", "M", "cost.parameters", "size", "Counted once where tied.", None, scale=1e6),
+    Column("parameters", "params", "M", "cost.parameters", "size", "Counted once where tied.", None, scale=1e6),
     Column("train_flops", "FLOPs/step", "G", "cost.train_flops", "size",
            "Analytic, of one training step; a causal mask counts its own half only.", None, scale=1e9),
 )  # fmt: skip

@@ -121,7 +121,9 @@ def _findings(summary: Summary) -> list[dict[str, str]]:
             others = [row.label for row in rows if row is not top]
             value = f"{summary.text(top, column)} {column.unit if column.unit != 'acc.' else ''}".strip()
             unit = "bits/byte" if column.key == "val_bits_per_byte" else ""
-            found.append({"name": name, "who": top.label, "value": f"{value} {unit}".strip(), "others": ", ".join(others)})
+            found.append(
+                {"name": name, "who": top.label, "value": f"{value} {unit}".strip(), "others": ", ".join(others)}
+            )
     return found
 
 

@@ -52,10 +52,10 @@ class Series:
         if self.line and len(spots) > 1:
             path = " ".join(f"{px:.1f},{py:.1f}" for px, py in spots)
             yield f'<polyline class="line" points="{path}"{dash(self.style)}/>'
-        for (px, py), across in zip(spots, self.x_interval, strict=False):
+        for (_, py), across in zip(spots, self.x_interval, strict=False):
             if across:
                 yield f'<path class="whisker" d="M{x(across[0]):.1f} {py:.1f}H{x(across[1]):.1f}"/>'
-        for (px, py), along in zip(spots, self.y_interval, strict=False):
+        for (px, _), along in zip(spots, self.y_interval, strict=False):
             if along:
                 yield f'<path class="whisker" d="M{px:.1f} {y(along[0]):.1f}V{y(along[1]):.1f}"/>'
         notes = [*self.notes, *[""] * (len(spots) - len(self.notes))]

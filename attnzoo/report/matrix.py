@@ -40,7 +40,6 @@ def matrix(rows: Sequence[Row], part: str) -> Matrix:
     lines = [
         (row, [_mark([test for test in tests[id(row)] if str(test.get("name")) == name]) for name in names])
         for row in rows
-        if row.good
     ]
     return Matrix(names, lines)
 

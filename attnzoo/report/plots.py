@@ -40,8 +40,12 @@ _LENGTHS = (
 
 def _loss_curve(summary: Summary) -> Plot | None:
     series = _curves(summary, "quality.curve", lambda value: f"{value:.3f} nats")
-    chart = Chart("validation loss over tokens", Axis("tokens seen"), Axis("validation loss, nats", better="low"), series)
-    return _plot("Validation loss over tokens", chart, summary, "A line a seed; points are full passes over the validation text.")
+    chart = Chart(
+        "validation loss over tokens", Axis("tokens seen"), Axis("validation loss, nats", better="low"), series
+    )
+    return _plot(
+        "Validation loss over tokens", chart, summary, "A line a seed; points are full passes over the validation text."
+    )
 
 
 def _task_curve(summary: Summary, column: Column) -> Plot | None:
@@ -97,7 +101,8 @@ def _over_length(summary: Summary, key: str, title: str, axis: str, speed: bool)
     for style, row in enumerate(summary.rows):
         if speed and "train_step_ms" not in row.values:  # withheld there, withheld here
             continue
-        sweep = next((sweep for record in row.good if (sweep := dig(record, "cost.length_sweep"))), [])
+        sweeps = (dig(record, "cost.length_sweep", []) for record in row.good)
+        sweep: list[Any] = next(filter(None, sweeps), [])
         points = [(n, y / scale) for part in sweep if (n := number(part, "n_tokens")) and (y := number(part, key))]
         unit = "ms" if speed else "MiB"
         notes = [f"{row.label}: {y:.3g} {unit} at {n:,.0f} tokens" for n, y in points]
@@ -106,8 +111,15 @@ def _over_length(summary: Summary, key: str, title: str, axis: str, speed: bool)
             series.append(Series(_label(row), style, points, notes))
     if len(lengths) < 2:
         return None
-    chart = Chart(title, Axis("sequence length, tokens", True, ticks=sorted(lengths), text=tokens), Axis(axis, True, "low"), series)
-    return _plot(title, chart, summary, "Both axes logarithmic: a straight line of slope 1 is linear, of slope 2 quadratic.")
+    chart = Chart(
+        title,
+        Axis("sequence length, tokens", True, ticks=sorted(lengths), text=tokens),
+        Axis(axis, True, "low"),
+        series,
+    )
+    return _plot(
+        title, chart, summary, "Both axes logarithmic: a straight line of slope 1 is linear, of slope 2 quadratic."
+    )
 
 
 def _plot(title: str, chart: Chart, summary: Summary, caption: str) -> Plot | None:
@@ -139,7 +151,9 @@ def _say(summary: Summary, row: Row, column: Column) -> str:
 
 
 def _name(column: Column) -> str:
-    return {"acc.": f"{column.title} accuracy"}.get(column.unit, {"peak mem": "peak memory"}.get(column.title, column.title))
+    return {"acc.": f"{column.title} accuracy"}.get(
+        column.unit, {"peak mem": "peak memory"}.get(column.title, column.title)
+    )
 
 
 def _capital(words: str) -> str:
@@ -160,4 +174,3 @@ def _front(points: list[Spot], low_x: bool, low_y: bool) -> list[Spot]:
         if not front or sign_y * point[1] < sign_y * front[-1][1]:
             front.append(point)
     return front
-

@@ -164,7 +164,7 @@ def _fits(record: Mapping[str, Any], members: Sequence[Mapping[str, Any]]) -> bo
 def _labels(groups: Sequence[Sequence[Mapping[str, Any]]], grouped: bool) -> list[str]:
     """Backend names, with the settings in which rows of the same backend differ, else a running number."""
     names = [clean(members[0].get("attention") or "?") for members in groups]
-    labels = []
+    labels: list[str] = []
     for name, members in zip(names, groups, strict=True):
         rivals = [_setting(other[0]) for other, its in zip(groups, names, strict=True) if its == name]
         mine = _setting(members[0])

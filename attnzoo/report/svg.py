@@ -1,7 +1,7 @@
 """A small SVG writer for line and scatter plots that a page holds inline.
 
-Colours are CSS classes (``c0`` … ``c9``, ``grid``, ``axis``, ``tick``, …), so the page decides on light and dark. A series
-is told apart by colour, marker and dash at once, and is named at its line or point.
+Colours are CSS classes (``c0`` … ``c9``, ``grid``, ``axis``, ``tick``, …), so the page decides on light and dark. A
+series is told apart by colour, marker and dash at once, and is named at its line or point.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ class Chart:
         if len(self.front) > 1:
             first, *rest = [(x(px), y(py)) for px, py in self.front]
             steps = "".join(f"H{px:.1f}V{py:.1f}" for px, py in rest)
-            yield f'<path class="front" d="M{first[0]:.1f} {first[1]:.1f}{steps}"><title>no row is better on both</title></path>'
+            path = f"M{first[0]:.1f} {first[1]:.1f}{steps}"
+            yield f'<path class="front" d="{path}"><title>no row is better on both</title></path>'
 
 
 def _axes(x_axis: Axis, y_axis: Axis, x: Scale, y: Scale) -> Iterator[str]:
@@ -131,12 +132,13 @@ def _places(px: float, py: float, width: float) -> Iterator[Box]:
         side, rise = 10 + far / 2, 14 + far
         for left, middle in (
             (px + side, py), (px - side - width, py), (px - width / 2, py - rise), (px - width / 2, py + rise),
-            (px + side, py - rise), (px + side, py + rise), (px - side - width, py - rise), (px - side - width, py + rise),
+            (px + side, py - rise), (px + side, py + rise),
+            (px - side - width, py - rise), (px - side - width, py + rise),
         ):  # fmt: skip
             yield (left, middle - _LINE / 2, left + width, middle + _LINE / 2)
 
 
 def _is_free(box: Box, taken: Sequence[Box], x: Scale) -> bool:
-    inside = x.start + 2 <= box[0] and box[2] <= WIDTH - 2 and TOP <= box[1] and box[3] <= HEIGHT - BOTTOM - 2
+    inside = x.start + 2 <= box[0] and box[2] <= WIDTH - 2 and box[1] >= TOP and box[3] <= HEIGHT - BOTTOM - 2
     apart = (box[2] <= t[0] or t[2] <= box[0] or box[3] <= t[1] or t[3] <= box[1] for t in taken)
     return inside and all(apart)

@@ -47,7 +47,9 @@ def _table(summary: Summary, dropped: Sequence[str]) -> Table:
     shown = [column for column in summary.columns if column.shown == "everywhere" and column.key not in dropped]
     several = len({len(row.records) for row in summary.rows}) > 1
     kernel = "kernel" not in dropped
-    table.add_column("backend", overflow="fold", min_width=min(16, max((len(row.label) for row in summary.rows), default=0)))
+    table.add_column(
+        "backend", overflow="fold", min_width=min(16, max((len(row.label) for row in summary.rows), default=0))
+    )
     if several:
         table.add_column("seeds", justify="right")
     table.add_column("status", no_wrap=True)
@@ -69,7 +71,8 @@ def _table(summary: Summary, dropped: Sequence[str]) -> Table:
 
 def _number(summary: Summary, index: int, column: Column, dropped: Sequence[str]) -> Text:
     """The ratio, prefill and decoding go without their intervals: the line would be crowded."""
-    interval = column.kind == "quality" and "±" not in dropped or column.key == "train_step_ms" and "[]" not in dropped
+    mark = {"quality": "±", "speed": "[]" if column.key == "train_step_ms" else None}.get(column.kind)
+    interval = mark is not None and mark not in dropped
     text = summary.text(summary.rows[index], column, interval=interval)
     best = index in summary.best.get(column.key, ())
     return Text(text, style="bold cyan" if best else "dim" if text == "–" else "")
@@ -77,7 +80,9 @@ def _number(summary: Summary, index: int, column: Column, dropped: Sequence[str]
 
 def _legend(summary: Summary) -> list[str]:
     counts = {len(row.records) for row in summary.rows}
-    lines = [f"{counts.pop()} seeds a row: mean ± half the 95 % interval"] if len(counts) == 1 and max(counts) > 1 else []
+    lines = (
+        [f"{counts.pop()} seeds a row: mean ± half the 95 % interval"] if len(counts) == 1 and max(counts) > 1 else []
+    )
     if summary.best:
         lines.append("highlighted: the best of a column, and what its 95 % interval cannot tell from it")
     for fields in dict.fromkeys(map(tuple, summary.incomparable.values())):

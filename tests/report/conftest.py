@@ -5,6 +5,10 @@ from __future__ import annotations
 import json
 import math
 import random
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 
@@ -29,7 +33,7 @@ def timing(middle: float, rng: random.Random, base: float | None = None) -> dict
     return {"median": middle, "low": low, "high": high, "rounds": 15, "ratio": ratio}
 
 
-def tests_of(names: list[str], failed: str | None = None, skipped: str | None = None) -> list[dict]:
+def suite(names: list[str], failed: str | None = None, skipped: str | None = None) -> list[dict]:
     return [
         {
             "name": name,
@@ -83,8 +87,8 @@ def make_record(name: str, seed: int = 0) -> dict:
             "decode_ms_per_token": timing(decode, rng), "cache_bytes": 294_912, "cache_bytes_formula": 294_912,
             "shape": {"batch_size": 8, "n_tokens": 256}, "length_sweep": sweep,
         },
-        "leak": {"passed": True, "tests": tests_of(["suffix", "gradient", "truncation", "decoding", "entropy"])},
-        "correct": {"passed": True, "tests": tests_of(["definition", "gradient", "empty rows", "extend"])},
+        "leak": {"passed": True, "tests": suite(["suffix", "gradient", "truncation", "decoding", "entropy"])},
+        "correct": {"passed": True, "tests": suite(["definition", "gradient", "empty rows", "extend"])},
         "environment": environment(seed),
     }  # fmt: skip
 
@@ -107,9 +111,9 @@ def records() -> list[dict]:
     failed.update(status="failed", reasons=[f"NumericalError in blocks.1: {NASTY}"])
     for record in found:
         if record["attention"] == "block_sparse":
-            record["leak"] = {"passed": False, "tests": tests_of(["suffix", "gradient", "truncation"], "suffix")}
+            record["leak"] = {"passed": False, "tests": suite(["suffix", "gradient", "truncation"], "suffix")}
         if record["attention"] == "linear":
-            record["correct"] = {"passed": False, "tests": tests_of(["definition", "extend"], "extend", "definition")}
+            record["correct"] = {"passed": False, "tests": suite(["definition", "extend"], "extend", "definition")}
     return found
 
 
@@ -126,3 +130,65 @@ def folder(tmp_path, records):
     plan = {"command": "attnzoo compare 'backends=[exact,sdpa,<b>]' 'seeds=[0,1,2]'", "cells": [*runs, lost]}
     (tmp_path / "comparison" / "comparison.json").write_text(json.dumps(plan))
     return tmp_path / "comparison"
+
+
+FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+         "--disable-background-networking", "--disable-component-update", "--disable-sync")  # fmt: skip
+
+
+class Page(HTMLParser):
+    """Tags with their attributes, table cells, and all text outside of script and style."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.stack: list[str] = []
+        self.words: list[str] = []
+        self.rows: list[list[str]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in ("meta", "br"):
+            self.stack.append(tag)
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.stack.pop() == tag
+
+    def handle_data(self, data):
+        if not {"script", "style"} & set(self.stack):
+            self.words.append(data)
+            if {"td", "th"} & set(self.stack):
+                self.rows[-1][-1] += data
+
+    @property
+    def text(self) -> str:
+        return "".join(self.words)
+
+
+@pytest.fixture
+def parse():
+    """Text to `Page`."""
+    return Page
+
+
+@pytest.fixture
+def browse(tmp_path_factory):
+    """Open a file in headless Chromium with the given flags; skips where there is none."""
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if chromium is None:
+        pytest.skip("no Chromium on this machine: the page is not opened in a browser")
+
+    def opened(page: Path, *more: str) -> subprocess.CompletedProcess[str]:
+        profile = tmp_path_factory.mktemp("profile")
+        command = [chromium, *FLAGS, f"--user-data-dir={profile}", "--enable-logging=stderr", *more, page.as_uri()]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+
+    return opened
