@@ -1,4 +1,4 @@
-"""What a model costs: latency, memory, operations, and the record they are kept in. Neither Hydra nor Lightning here."""
+"""What a model costs: latency, memory, operations, and the record that keeps them. No Hydra, no Lightning here."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def config_hash(config: Any) -> str:
     Args:
         config: a dict or dataclass. Left out: run_dir, logger, trainer.progress and trainer.resume.
     """
-    plain = dataclasses.asdict(config) if dataclasses.is_dataclass(config) else config
+    plain = dataclasses.asdict(config) if dataclasses.is_dataclass(config) and not isinstance(config, type) else config
     plain = finite(plain)
     for path in NOT_IDENTITY:
         *parents, last = path.split(".")

@@ -1,0 +1,160 @@
+"""What a model costs: operations, parameters, cache by formula or count; train step, prefill, decoding by the clock."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from attnzoo.measure.latency import Contestant, Timing, take_turns
+from attnzoo.measure.step import MakeOptimizer, TrainStep, autocast, random_tokens
+from attnzoo.model.lm import CausalLM, ModelCache
+
+if TYPE_CHECKING:
+    from attnzoo.training.config import MeasureConfig
+
+BACKWARD_PASSES = 2  # a matrix product's backward is two products of the same size: one for each operand's gradient
+
+
+def train_step_flops(model: CausalLM, batch_size: int, n_tokens: int) -> float:
+    """Floating-point operations of one training step: (1 + 2) · B · `CausalLM.flops`.
+
+    Causal attention counts the visible pairs only. What a fused kernel computes again in its backward, norms,
+    activations and the optimiser are left out, so that a rate computed from this never flatters.
+    """
+    return (1 + BACKWARD_PASSES) * batch_size * model.flops(n_tokens)
+
+
+def model_costs(model: CausalLM, *, batch_size: int, n_tokens: int, context: int) -> dict[str, Any]:
+    """The part of a record's ``cost`` that needs no clock.
+
+    Args:
+        batch_size, n_tokens: of the training step.
+        context: tokens the cache is made for, one sequence.
+    """
+    dtype = model.embedding.weight.dtype
+    formula = sum(attention.cache_bytes(1, context, dtype) for attention in model.attention_modules())
+    convolutions = [layer.conv for layer in model.new_cache(1, context).layers if layer.conv is not None]
+    return {
+        "parameters": model.parameter_count(),
+        "train_flops": train_step_flops(model, batch_size, n_tokens),
+        "cache_bytes": model.new_cache(1, context).nbytes,
+        "cache_bytes_formula": formula + sum(conv.nbytes for conv in convolutions),
+        "shape": {"batch_size": batch_size, "n_tokens": n_tokens, "context": context, "decode_batch_size": 1},
+    }
+
+
+def time_models(
+    models: Mapping[str, CausalLM],
+    *,
+    task_shape: tuple[int, int],
+    measure: MeasureConfig,
+    baseline: str | None = None,
+    precision: str = "fp32",
+    make_optimizer: MakeOptimizer | None = None,
+    seed: int = 0,
+) -> dict[str, dict[str, Any]]:
+    """Time all models together: a training step, a prefill, and decoding per token, all models in turn in every round.
+
+    The models keep their weights. A model that raises keeps its row, with status and reasons in that timing.
+
+    Args:
+        models: name -> model, all on one device.
+        task_shape: (B, T) of the training step.
+        measure: rounds and seconds (shared by the three), decode_context and decode_tokens.
+        baseline: the name that ratios refer to.
+
+    Returns:
+        name -> {train_step_ms, train_tokens_per_s, prefill_ms, decode_ms_per_token}, each timing in the form of the
+        record. Prefill and decoding are of one sequence with ``decode_context`` tokens.
+    """
+    batch_size, n_tokens = task_shape
+    context, new = measure.decode_context, measure.decode_tokens
+    stages: dict[str, Callable[[CausalLM], Contestant]] = {
+        "train_step_ms": lambda m: train_contestant(m, batch_size, n_tokens, precision, make_optimizer),
+        "prefill_ms": lambda m: prefill_contestant(m, 1, context, precision),
+        "decode_ms_per_token": lambda m: decode_contestant(m, 1, context, new, precision),
+    }
+    found: dict[str, dict[str, Any]] = {name: {} for name in models}
+    for stage, contestant in stages.items():
+        timings = take_turns(
+            {name: contestant(model) for name, model in models.items()},
+            baseline=baseline,
+            rounds=measure.rounds,
+            seconds=measure.seconds / len(stages),
+            seed=seed,
+            device=device_of(models),
+        )
+        for name, timing in timings.items():
+            found[name][stage] = timing.to_dict()
+            if stage == "train_step_ms":
+                found[name]["train_tokens_per_s"] = tokens_per_second(timing, batch_size * n_tokens)
+    return found
+
+
+def train_contestant(
+    model: CausalLM, batch_size: int, n_tokens: int, precision: str, make_optimizer: MakeOptimizer | None = None
+) -> Contestant:
+    """Forward, backward and optimiser step; the optimiser and its state come at the first call."""
+    work: list[TrainStep] = []
+
+    def run() -> None:  # set up at the first call, so that what fails there is this timing's reason
+        if not work:
+            work.append(TrainStep(model, batch_size, n_tokens, precision=precision, make_optimizer=make_optimizer))
+        work[0]()
+
+    return Contestant(run)
+
+
+def prefill_contestant(model: CausalLM, batch_size: int, context: int, precision: str) -> Contestant:
+    """All tokens of a prompt into a fresh cache, in one pass."""
+    tokens = random_tokens(model, batch_size, context)
+
+    def run() -> None:
+        model.eval()
+        extend(model, tokens, new_cache(model, batch_size, context, precision), precision)
+
+    return Contestant(run)
+
+
+def decode_contestant(model: CausalLM, batch_size: int, context: int, new: int, precision: str) -> Contestant:
+    """``new`` tokens one after the other after ``context`` tokens in the cache, per token."""
+    prompt, tokens = random_tokens(model, batch_size, context), random_tokens(model, batch_size, 1)
+    held: dict[str, ModelCache] = {}
+
+    def prepare() -> None:
+        model.eval()
+        if "filled" not in held:
+            held["filled"] = new_cache(model, batch_size, context + new, precision)
+            extend(model, prompt, held["filled"], precision)
+        held["cache"] = copy.deepcopy(held["filled"])
+
+    def run() -> None:
+        for _ in range(new):
+            extend(model, tokens, held["cache"], precision)
+
+    return Contestant(run, prepare, units=new)
+
+
+@torch.no_grad()
+def extend(model: CausalLM, tokens: torch.Tensor, cache: ModelCache, precision: str) -> None:
+    """One pass over new tokens, in evaluation."""
+    with autocast(precision, tokens.device):
+        model(tokens, cache=cache)
+
+
+def new_cache(model: CausalLM, batch_size: int, max_tokens: int, precision: str) -> ModelCache:
+    """A cache in the type that keys and values have under this precision."""
+    return model.new_cache(batch_size, max_tokens, dtype=torch.bfloat16 if precision == "bf16" else None)
+
+
+def device_of(models: Mapping[str, CausalLM]) -> str:
+    """The device of the models; the CPU when there are none."""
+    return next((str(m.embedding.weight.device) for m in models.values()), "cpu")
+
+
+def tokens_per_second(timing: Timing, n_tokens: int) -> float | None:
+    """Tokens of a step over its median time."""
+    return None if timing.interval is None else n_tokens / timing.interval.median * 1000

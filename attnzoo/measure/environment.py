@@ -1,0 +1,173 @@
+"""Where and with what something ran, and which device and precision that means."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import re
+import subprocess
+import sys
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+
+import torch
+
+import attnzoo
+from attnzoo.errors import RequestError, unknown
+
+PACKAGES = (
+    "torch", "lightning", "hydra-core", "omegaconf", "wandb", "xformers", "triton", "numpy", "safetensors", "rich",
+    "flash-attn", "flash-linear-attention", "datasets", "tokenizers",
+)  # fmt: skip
+PRECISIONS = ("auto", "fp32", "bf16")
+
+# a key that names a secret; 'token' but not 'tokens', which counts
+_SECRET = re.compile(r"(key|secret|passw(or)?d|credential|(?<![a-z])token)s?$(?<!tokens)", re.IGNORECASE)
+_SECRET_VALUE = re.compile(r"\b([0-9a-f]{40,}|(hf|gh[pousr]|sk|wandb|pypi|xox[bp])[_-][A-Za-z0-9_-]{16,})\b")
+
+
+def environment(device: str = "cpu", precision: str | None = None, precision_reason: str | None = None) -> dict:
+    """Everything about the surroundings that can change a number, as a plain dict; no package is imported for its
+    version.
+
+    ``start`` is the time of this call (UTC); whoever ran something adds ``end`` and ``seconds``.
+    """
+    return {
+        "attnzoo": attnzoo.__version__,
+        "python": platform.python_version(),
+        **versions(),
+        "os": platform.platform(),
+        "device": device,
+        "device_name": device_name(device),
+        "cpu": cpu_model(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "cuda": torch.version.cuda if torch.cuda.is_available() else None,
+        "precision": precision,
+        "precision_reason": precision_reason,
+        **git(),
+        "command": command_line(sys.argv),
+        "start": now(),
+    }
+
+
+def now() -> str:
+    """The time, ISO 8601 in UTC."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def versions() -> dict[str, str | None]:
+    """Installed version of each package of interest, None where it is not installed."""
+    found: dict[str, str | None] = {}
+    for package in PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = None
+    return found
+
+
+def resolve_device(device: str = "auto") -> str:
+    """'cpu', 'cuda' or 'cuda:1' from a request that may say 'auto'.
+
+    Raises:
+        RequestError: an unknown device, or CUDA where there is none.
+    """
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    kind, _, index = device.partition(":")
+    if kind not in ("cpu", "cuda") or (index and not index.isdigit()):
+        raise RequestError(unknown("device", device, ("auto", "cpu", "cuda")))
+    if kind == "cuda":
+        if not torch.cuda.is_available():
+            raise RequestError("device=cuda: torch finds no CUDA device here", ["device=cpu and device=auto work"])
+        if index and int(index) >= torch.cuda.device_count():
+            raise RequestError(f"device={device}: there are {torch.cuda.device_count()} CUDA devices, counted from 0")
+    return device
+
+
+def resolve_precision(precision: str = "auto", device: str = "cpu") -> tuple[str, str]:
+    """('fp32' or 'bf16', why). 'auto' takes bf16 only where the device multiplies it in hardware.
+
+    A CPU without such instructions emulates bf16, up to hundreds of times slower than fp32.
+    """
+    if precision not in PRECISIONS:
+        raise RequestError(unknown("precision", precision, PRECISIONS))
+    if precision != "auto":
+        return precision, "asked for by name"
+    if torch.device(device).type == "cuda":
+        if torch.cuda.is_bf16_supported(including_emulation=False):
+            return "bf16", f"asked for auto; {device_name(device)} multiplies bf16 in hardware"
+        return "fp32", f"asked for auto; {device_name(device)} has no bf16 hardware"
+    fast = fast_bf16_on_cpu()
+    if fast:
+        return "bf16", f"asked for auto; this CPU has {fast}"
+    return "fp32", "asked for auto; this CPU has neither AVX512-BF16 nor AMX"
+
+
+@cache
+def fast_bf16_on_cpu() -> str | None:
+    """The instructions with which this CPU multiplies bf16 ('AMX', 'AVX512-BF16'), or None."""
+    flags = set()
+    for question, name in (("_is_amx_tile_supported", "amx_bf16"), ("_is_avx512_bf16_supported", "avx512_bf16")):
+        ask = getattr(torch.cpu, question, None)
+        if ask is not None and ask():
+            flags.add(name)
+    if not flags and Path("/proc/cpuinfo").exists():
+        flags = set(re.findall(r"\b(?:amx_bf16|avx512_bf16)\b", Path("/proc/cpuinfo").read_text()))
+    return "AMX" if "amx_bf16" in flags else "AVX512-BF16" if flags else None
+
+
+def device_name(device: str) -> str:
+    """The product name of a device."""
+    return torch.cuda.get_device_name(device) if torch.device(device).type == "cuda" else cpu_model()
+
+
+@cache
+def cpu_model() -> str:
+    """The CPU's product name, as far as the system tells."""
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        found = re.search(r"^model name\s*:\s*(.+)$", info.read_text(), re.MULTILINE)
+        if found:
+            return found[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def command_line(argv: list[str]) -> str:
+    """The command as typed, without the path of the program and without secrets.
+
+    >>> command_line(["/usr/bin/attnzoo", "train", "logger.api_key=abc", "--token", "abc", "task.n_tokens=64"])
+    'attnzoo train logger.api_key=*** --token *** task.n_tokens=64'
+    """
+    shown, hide_next = [], False
+    for word in [Path(argv[0]).name, *argv[1:]]:
+        key, equals, _ = word.partition("=")
+        if hide_next:
+            word = "***"
+        elif equals and _SECRET.search(key):
+            word = f"{key}=***"
+        hide_next = word.startswith("-") and not equals and bool(_SECRET.search(key))
+        shown.append(_SECRET_VALUE.sub("***", word))
+    return " ".join(shown)
+
+
+@cache
+def git() -> dict[str, str | bool | None]:
+    """Commit of the checkout the package runs from, and whether it was changed since; None outside a checkout."""
+    root = Path(attnzoo.__file__).parents[1]
+    nothing: dict[str, str | bool | None] = {"git_commit": None, "git_dirty": None}
+    if not (root / ".git").exists():  # an installed package may lie inside somebody else's repository
+        return nothing
+    try:
+        commit = _git(root, "rev-parse", "HEAD")
+        return {"git_commit": commit, "git_dirty": bool(_git(root, "status", "--porcelain", "--untracked-files=no"))}
+    except (OSError, subprocess.SubprocessError):  # no git program, or not our repository: the commit is unknown
+        return nothing
+
+
+def _git(root: Path, *arguments: str) -> str:
+    done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True, timeout=20)
+    return done.stdout.strip()

@@ -1,0 +1,197 @@
+"""Latency of several contestants in one run: all take turns, so that a drifting machine hits all alike."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+import torch
+
+from attnzoo.errors import RequestError
+from attnzoo.measure.outcome import outcome
+
+FEWEST_ROUNDS = 6  # the fewest for which order statistics reach 95 %: 1 - 2/2^6 = 96.9 %
+SHORTEST_SAMPLE = 0.002  # seconds; a shorter contestant is called several times in a row
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """Something to be timed.
+
+    Args:
+        run: the work.
+        prepare: brings back the starting point before each timed call, outside the timing.
+        units: what one call does, as a divisor (tokens decoded, …).
+    """
+
+    run: Callable[[], object]
+    prepare: Callable[[], object] | None = None
+    units: int = 1
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A median with the distribution-free interval around it."""
+
+    median: float
+    low: float
+    high: float
+
+    @property
+    def width(self) -> float:
+        """Of the interval, relative to the median."""
+        return (self.high - self.low) / self.median if self.median > 0 else math.inf
+
+
+@dataclass
+class Timing:
+    """What was measured of one contestant.
+
+    Args:
+        samples: milliseconds a unit, one a round, outliers kept.
+        first_ms: the very first call, compilation and allocation included.
+        to, ratios: name of the baseline, and this contestant's time over the baseline's in the same round.
+        status, reasons: refused, oom or failed, and why, when it raised; it takes no further turns.
+    """
+
+    samples: list[float] = field(default_factory=list)
+    first_ms: float | None = None
+    to: str | None = None
+    ratios: list[float] = field(default_factory=list)
+    status: str = "ok"
+    reasons: list[str] = field(default_factory=list)
+
+    @property
+    def interval(self) -> Interval | None:
+        """Of the median time, in milliseconds; None when it did not run."""
+        return interval_of_median(self.samples) if self.status == "ok" and self.samples else None
+
+    @property
+    def ratio(self) -> Interval | None:
+        """Of the median ratio to the baseline; above 1 is slower. None for the baseline itself."""
+        return interval_of_median(self.ratios) if self.status == "ok" and self.ratios else None
+
+    def to_dict(self) -> dict:
+        """The form of the record: {median, low, high, rounds, first, ratio: {to, median, low, high} | None}, ms."""
+        own, ratio = self.interval, self.ratio
+        shown: dict = {"median": None, "low": None, "high": None} if own is None else vars(own).copy()
+        shown |= {"rounds": len(self.samples), "first": self.first_ms}
+        shown["ratio"] = None if ratio is None else {"to": self.to, **vars(ratio)}
+        return shown if self.status == "ok" else {**shown, "status": self.status, "reasons": self.reasons}
+
+
+def interval_of_median(samples: Sequence[float], level: float = 0.95) -> Interval:
+    """The median and its interval by order statistics: no assumption about the distribution, outliers kept.
+
+    It runs from the k-th smallest to the k-th largest sample, with the largest k for which the binomial probability
+    that the median lies outside is at most 1 - level. With fewer than 6 samples no k reaches 95 %: it is the whole
+    range.
+
+    >>> interval_of_median([3, 1, 2, 9, 5, 4, 6])
+    Interval(median=4, low=1, high=9)
+    """
+    if not samples:
+        raise RequestError("a median needs at least one sample")
+    ordered, n = sorted(samples), len(samples)
+    k, below = 0, 0.5**n  # below: P(at most k samples lie under the median)
+    while k + 1 < n / 2 and 2 * (below + math.comb(n, k + 1) * 0.5**n) <= 1 - level:
+        k += 1
+        below += math.comb(n, k) * 0.5**n
+    return Interval(median(ordered), ordered[k], ordered[n - 1 - k])
+
+
+def take_turns(
+    contestants: Mapping[str, Callable[[], object] | Contestant],
+    *,
+    baseline: str | None = None,
+    rounds: int = 15,
+    seconds: float = 30.0,
+    warmup: int = 2,
+    narrow: float = 0.05,
+    seed: int = 0,
+    device: str = "cpu",
+) -> dict[str, Timing]:
+    """Time all contestants together.
+
+    Each round calls every contestant once, in an order shuffled anew. Rounds end when the interval of each ratio to the
+    baseline (of each median without one) is narrower than ``narrow``, relative, or after ``rounds``, or when
+    ``seconds`` are over; never before `FEWEST_ROUNDS` unless ``rounds`` is less. The device is synchronised around
+    every sample.
+
+    Args:
+        baseline: name of the contestant that ratios refer to; when it fails there are no ratios.
+        warmup: untimed calls of each, at least one.
+
+    Returns:
+        A `Timing` for each name, in the order given; one that raised carries its status and reasons.
+    """
+    entries = {n: c if isinstance(c, Contestant) else Contestant(c) for n, c in contestants.items()}
+    timings = {name: Timing() for name in entries}
+    calls = {name: _warm_up(entries[name], timings[name], max(warmup, 1), device) for name in entries}
+    order, shuffle = list(entries), random.Random(seed)
+    start = time.perf_counter()
+    for done in range(1, rounds + 1):
+        shuffle.shuffle(order)
+        for name in order:
+            if timings[name].status == "ok":
+                _turn(entries[name], timings[name], calls[name], device)
+        _pair(timings, baseline)
+        enough = done >= FEWEST_ROUNDS and (time.perf_counter() - start > seconds or _widest(timings) <= narrow)
+        if enough:
+            break
+    return timings
+
+
+def synchronize(device: str) -> None:
+    """Wait until the device has done all it was told to do."""
+    if torch.device(device).type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _warm_up(contestant: Contestant, timing: Timing, times: int, device: str) -> int:
+    """Untimed calls; returns how many calls make one sample."""
+    for number in range(times):
+        _turn(contestant, timing, 1, device)
+        if timing.status != "ok":
+            break
+        if number == 0:
+            timing.first_ms = timing.samples[0] * contestant.units
+    last = timing.samples[-1] * contestant.units / 1000 if timing.samples else SHORTEST_SAMPLE
+    timing.samples.clear()
+    return 1 if contestant.prepare else max(1, min(100, math.ceil(SHORTEST_SAMPLE / max(last, 1e-9))))
+
+
+def _turn(contestant: Contestant, timing: Timing, calls: int, device: str) -> None:
+    """One sample, or the end of this contestant with its reason."""
+    try:
+        if contestant.prepare:
+            contestant.prepare()
+        synchronize(device)
+        start = time.perf_counter()
+        for _ in range(calls):
+            contestant.run()
+        synchronize(device)
+        timing.samples.append((time.perf_counter() - start) * 1000 / calls / contestant.units)
+    except Exception as error:  # one contestant must not end the others' measurement; the reason stays in its row
+        timing.status, timing.reasons = outcome(error)
+
+
+def _pair(timings: Mapping[str, Timing], baseline: str | None) -> None:
+    """Ratios to the baseline within each round."""
+    base = timings.get(baseline) if baseline is not None else None
+    for timing in timings.values():
+        timing.to, timing.ratios = None, []
+        if base is not None and base.status == "ok" and timing is not base:
+            timing.to = baseline
+            timing.ratios = [mine / theirs for mine, theirs in zip(timing.samples, base.samples, strict=False)]
+
+
+def _widest(timings: Mapping[str, Timing]) -> float:
+    """The widest relative interval of a ratio, or of a median where there are no ratios at all."""
+    ratios = [t.ratio for t in timings.values()]
+    intervals = ratios if any(ratios) else [t.interval for t in timings.values()]
+    return max((i.width for i in intervals if i is not None), default=0.0)

@@ -1,0 +1,190 @@
+"""Peak memory of a piece of work, and of a training step in a process of its own.
+
+On a CPU the peak is the running maximum of the byte counts of the profiler's memory events: every tensor allocation and
+release of torch, so it is deterministic and knows nothing of the interpreter or of other work. As a second witness the
+fresh process also reports how far its own resident memory rose (VmHWM, reset before the step; ru_maxrss where there is
+no /proc, which a child inherits from its parent and so may hide a small rise). On CUDA the peak is the caching
+allocator's, after a reset.
+
+``python -m attnzoo.measure.memory`` reads one JSON description on stdin and prints one JSON result.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import re
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+import attnzoo
+from attnzoo.measure.latency import synchronize
+from attnzoo.measure.outcome import outcome
+from attnzoo.measure.step import TrainStep
+from attnzoo.model.build import assemble
+from attnzoo.model.config import AttentionConfig, ModelConfig, PositionsConfig
+
+if TYPE_CHECKING:
+    from attnzoo.training.config import RunConfig
+
+CPU_METHOD = "running maximum of torch.profiler's memory events"
+CUDA_METHOD = "peak of torch's CUDA allocator after a reset"
+
+
+def peak_memory(work: Callable[[], object], device: str = "cpu") -> tuple[int, str]:
+    """Bytes allocated on the device at the worst moment of ``work()``, beyond what was allocated before; and the
+    method.
+
+    What the first call of something allocates for good (workspaces, compiled code) counts: warm up before.
+    """
+    if torch.device(device).type == "cuda":
+        synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        work()
+        synchronize(device)
+        return torch.cuda.max_memory_allocated(device) - before, CUDA_METHOD
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler would print two lines at each use
+    gc.collect()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
+        work()
+    events = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
+    held = peak = 0
+    for event in sorted(events, key=lambda e: e.start_ns()):
+        held += event.nbytes()
+        peak = max(peak, held)
+    return peak, CPU_METHOD
+
+
+def train_step_memory(
+    cfg: RunConfig,
+    *,
+    vocab_size: int,
+    batch_size: int,
+    n_tokens: int,
+    device: str = "cpu",
+    precision: str = "fp32",
+    timeout: float | None = 600.0,
+) -> dict[str, Any]:
+    """Peak memory of a training step (forward, backward, AdamW) of the configured model, in a fresh process.
+
+    Returns:
+        {status, reasons, bytes, method, resting_bytes, process_bytes, process_method}: ``bytes`` is the peak with
+        parameters and optimiser state, ``resting_bytes`` those alone, ``process_bytes`` the rise of the process's
+        resident memory (None on CUDA). Where ``status`` is not ok the numbers are None.
+    """
+    return _in_fresh_process(_describe(cfg, vocab_size, batch_size, n_tokens, device, precision), timeout)
+
+
+def _describe(
+    cfg: RunConfig, vocab_size: int, batch_size: int, n_tokens: int, device: str, precision: str
+) -> dict[str, Any]:
+    """What the fresh process needs to know, as plain values."""
+    return {
+        "attention": asdict(cfg.attention),
+        "positions": asdict(cfg.positions),
+        "model": asdict(cfg.model),
+        "seed": cfg.seed,
+        "vocab_size": vocab_size,
+        "batch_size": batch_size,
+        "n_tokens": n_tokens,
+        "device": device,
+        "precision": precision,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _in_fresh_process(description: dict[str, Any], timeout: float | None) -> dict[str, Any]:
+    home = str(Path(attnzoo.__file__).parents[1])
+    path = os.pathsep.join(p for p in (home, os.environ.get("PYTHONPATH")) if p)
+    command = [sys.executable, "-m", "attnzoo.measure.memory"]
+    try:
+        done = subprocess.run(
+            command, input=json.dumps(description), capture_output=True, text=True, timeout=timeout,
+            env={**os.environ, "PYTHONPATH": path},
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return _nothing("failed", [f"the process that measured memory did not end within {timeout:g} s"])
+    if done.returncode == 0:
+        return json.loads(done.stdout.splitlines()[-1])
+    if done.returncode == -9:
+        return _nothing(
+            "oom", ["the process that measured memory was killed: most likely the machine ran out of memory"]
+        )
+    last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+    return _nothing("failed", [f"the process that measured memory ended with status {done.returncode}: {last}"])
+
+
+def _measure(description: dict[str, Any]) -> dict[str, Any]:
+    """What the fresh process does."""
+    device = description["device"]
+    torch.set_num_threads(description["threads"])
+    try:
+        model = assemble(
+            ModelConfig(**description["model"]),
+            AttentionConfig(**description["attention"]),
+            PositionsConfig(**description["positions"]),
+            description["vocab_size"],
+            description["seed"],
+        ).to(device)
+        # a step on few tokens first: it makes the optimiser state, and loads what the libraries load at first use
+        small = TrainStep(model, 1, min(8, description["n_tokens"]), precision=description["precision"])
+        small()
+        step = TrainStep(
+            model, description["batch_size"], description["n_tokens"], precision=description["precision"],
+            make_optimizer=lambda _: small.optimizer,
+        )  # fmt: skip
+        resting = step.resting_bytes()
+        before, method = _reset_process_peak()
+        step()
+        risen = None if torch.device(device).type == "cuda" else _process_peak() - before
+        extra, how = peak_memory(step, device)
+    except Exception as error:  # the parent puts the reason in the cell
+        return _nothing(*outcome(error))
+    return {
+        "status": "ok",
+        "reasons": [],
+        "bytes": resting + extra,
+        "method": f"parameters, AdamW state and batch, plus {how} over one step, fresh process",
+        "resting_bytes": resting,
+        "process_bytes": risen,
+        "process_method": method if risen is not None else None,
+    }
+
+
+def _nothing(status: str, reasons: list[str]) -> dict[str, Any]:
+    numbers = dict.fromkeys(("bytes", "method", "resting_bytes", "process_bytes", "process_method"))
+    return {"status": status, "reasons": reasons, **numbers}
+
+
+def _reset_process_peak() -> tuple[int, str]:
+    """Peak resident bytes, set back to the present ones where the system can; and how the peak is read."""
+    gc.collect()
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+        return _process_peak(), "rise of the process's peak resident memory (VmHWM)"
+    except OSError:
+        return _process_peak(), "rise of the process's peak resident memory (ru_maxrss)"
+
+
+def _process_peak() -> int:
+    """Peak resident bytes of this process so far."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        found = re.search(r"^VmHWM:\s+(\d+) kB", status.read_text(), re.MULTILINE)
+        if found:
+            return int(found[1]) * 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+if __name__ == "__main__":
+    print(json.dumps(_measure(json.load(sys.stdin))))
