@@ -66,6 +66,7 @@ class MeasureConfig:
 
     Args:
         enabled: off leaves cost out of the record.
+        timing: time the train step, prefill and decoding; a comparison does it afterwards, all cells taking turns.
         leak: run the leak tests on the trained model.
         rounds: at most this many rounds of timing, each contestant once a round; seconds: the time limit of all rounds.
         decode_context, decode_tokens: tokens in the cache before decoding is timed, and tokens decoded.
@@ -73,6 +74,7 @@ class MeasureConfig:
     """
 
     enabled: bool = True
+    timing: bool = True
     leak: bool = True
     rounds: int = 15
     seconds: float = 30.0

@@ -116,6 +116,7 @@ class Together(torch.optim.Optimizer):
     def step(self, closure: Any = None) -> None:
         for o in self.optimizers:
             o.step()
+            self.state.update(o.state)  # made at the first step
 
     def skip_if(self, found_inf: Tensor) -> None:
         """The next step changes no parameter when this scalar (on the parameters' device) is 1."""

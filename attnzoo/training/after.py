@@ -1,0 +1,74 @@
+"""What is asked of a trained model: a sample, leak tests, and what its attention costs and whether it is correct."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from attnzoo.checks import check, leak_test
+from attnzoo.checks.canary import entropy_canary
+from attnzoo.measure.cost import model_costs, time_models
+from attnzoo.measure.memory import train_step_memory
+from attnzoo.model import CausalLM, build_model
+from attnzoo.tasks import Task
+from attnzoo.training.config import RunConfig
+from attnzoo.training.evaluate import autocast
+from attnzoo.training.optim import build_optimizer
+
+LONGEST_SAMPLE = 256
+
+
+def sample(model: CausalLM, task: Task, seed: int, temperature: float = 0.8) -> str:
+    """The model's continuation of the opening of the validation split, no longer in all than what it was trained on."""
+    tokens = next(iter(task.validation_batches(1))).tokens[:, : max(1, min(64, task.n_tokens // 4))]
+    tokens = tokens.to(model.embedding.weight.device)
+    new = max(1, min(LONGEST_SAMPLE, task.n_tokens) - tokens.shape[1])
+    out = model.generate(tokens, new, temperature=temperature, seed=seed)
+    assert task.tokenizer is not None
+    return task.tokenizer.decode(out[0, tokens.shape[1] :].tolist())
+
+
+def leaks(model: CausalLM, task: Task, cfg: RunConfig, device: str, precision: str) -> dict[str, Any]:
+    """The leak tests on this very model, at the length and in the precision it was trained with, and the entropy canary.
+
+    The canary trains from new values; a narrower model of the same attention and layout does, and takes seconds.
+    """
+
+    def logits(tokens: torch.Tensor) -> torch.Tensor:
+        with autocast(device, precision):
+            return model(tokens)
+
+    subject = model if precision == "fp32" else logits
+    report = leak_test(
+        subject, vocab_size=task.vocab_size, n_tokens=task.n_tokens, seed=cfg.seed, device=device, model=model
+    )
+    narrow = replace(cfg.model, n_layers=min(2, cfg.model.n_layers), d_model=16 * cfg.model.n_heads, head_dim=16)
+    canary = entropy_canary(
+        lambda: build_model(replace(cfg, model=narrow), task.vocab_size),
+        task.vocab_size, n_tokens=min(64, task.n_tokens), seed=cfg.seed, device=device,
+    )  # fmt: skip
+    return replace(report, tests=[*report.tests, canary]).to_dict()
+
+
+def correctness(cfg: RunConfig, device: str) -> dict[str, Any]:
+    """The short conformance check of the backend with these options on this device: no speed is shown without it."""
+    return check(cfg.attention.name, device=device, quick=True, **cfg.attention.options).to_dict()
+
+
+def costs(model: CausalLM, task: Task, cfg: RunConfig, device: str, precision: str) -> dict[str, Any]:
+    """The record's cost of this model alone: counts, timings in rounds, peak memory of a training step in a fresh process."""
+    shape, measure = (cfg.trainer.batch_size, task.n_tokens), cfg.measure
+    found = model_costs(model, batch_size=shape[0], n_tokens=shape[1], context=measure.decode_context)
+    name = cfg.attention.name
+    found |= time_models(
+        {name: model}, task_shape=shape, measure=measure, precision=precision, seed=cfg.seed,
+        make_optimizer=lambda timed: build_optimizer(timed, cfg.trainer),
+    )[name]  # fmt: skip
+    if measure.memory:
+        peak = train_step_memory(
+            cfg, vocab_size=task.vocab_size, batch_size=shape[0], n_tokens=shape[1], device=device, precision=precision
+        )
+        found |= {"train_peak_memory_bytes": peak["bytes"], "train_peak_memory_method": peak["method"], "train_memory": peak}
+    return found

@@ -1,0 +1,78 @@
+"""The second half of the picture: a fresh small model of the same attention on a synthetic task.
+
+On a small budget text alone makes a narrow window look best, since most of what can be learned is near. Recall cannot be
+faked with a narrow window.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from attnzoo.errors import Refused
+from attnzoo.model import build_model
+from attnzoo.tasks import build_task
+from attnzoo.training.config import RunConfig
+from attnzoo.training.fit import fit
+
+
+def probe_config(cfg: RunConfig) -> RunConfig:
+    """The run that the probe is: the same attention, positions and seed; the probe's own task, sizes and budget.
+
+    Heads are shared among queries as in the main model, as far as the probe's heads divide.
+    """
+    probe, main = cfg.probe, cfg.model
+    n_kv_heads = None
+    if main.n_kv_heads is not None:
+        sharing = min(main.n_heads // main.n_kv_heads, probe.n_heads)
+        while probe.n_heads % sharing:
+            sharing -= 1
+        n_kv_heads = probe.n_heads // sharing
+    model = replace(
+        main,
+        n_layers=probe.n_layers,
+        d_model=probe.d_model,
+        n_heads=probe.n_heads,
+        n_kv_heads=n_kv_heads,
+        head_dim=None,
+        short_conv=probe.short_conv,
+        dropout=0.0,
+        attention_dropout=0.0,
+    )
+    trainer = replace(
+        cfg.trainer,
+        max_steps=probe.max_steps,
+        batch_size=probe.batch_size,
+        accumulate=1,
+        muon_lr=probe.learning_rate,
+        adamw_lr=cfg.trainer.adamw_lr * probe.learning_rate / cfg.trainer.muon_lr,
+        eval_every=max(1, probe.max_steps // 4),
+        checkpoint_every=0,
+    )
+    return replace(cfg, model=model, trainer=trainer, task=probe.task)
+
+
+def run_probe(cfg: RunConfig, device: str, precision: str) -> dict[str, Any]:
+    """Train and score it.
+
+    Returns:
+        task_accuracy, task_chance, task_curve ([[tokens, accuracy], …]), each by task name, for the record's quality; where the
+        backend cannot compute the probe's model, an accuracy of None and task_reasons.
+    """
+    probe = probe_config(cfg)
+    task = build_task(probe.task, probe.data, probe.seed)
+    try:
+        model = build_model(probe, task.vocab_size).to(device)
+        fitted = fit(
+            model, task, probe.trainer, seed=probe.seed, device=device, precision=precision,
+            title=f"{cfg.attention.name} · {task.name}",
+        )  # fmt: skip
+    except Refused as refused:
+        reasons = refused.reasons or [refused.message]
+        return {"task_accuracy": {task.name: None}, "task_chance": {task.name: task.chance}, "task_reasons": reasons}
+    curve = [[point["tokens"], point["val_accuracy"]] for point in fitted.curve]
+    return {
+        "task_accuracy": {task.name: curve[-1][1]},
+        "task_chance": {task.name: task.chance},
+        "task_curve": {task.name: curve},
+    }

@@ -1,0 +1,215 @@
+"""One run from its settings to its record: refuse or train, probe, test for leaks, measure."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from attnzoo import registry
+from attnzoo.errors import AttnzooError, Refused, RequestError
+from attnzoo.files import finite
+from attnzoo.measure.environment import environment, now, resolve_device, resolve_precision
+from attnzoo.measure.outcome import outcome
+from attnzoo.measure.record import Record, config_hash
+from attnzoo.model import CausalLM, build_model
+from attnzoo.model.build import head_dim_of
+from attnzoo.tasks import Task, build_task
+from attnzoo.training.after import correctness, costs, leaks, sample
+from attnzoo.training.config import RunConfig, to_dict
+from attnzoo.training.fit import Fitted, fit
+from attnzoo.training.folder import RunFolder, save_weights
+from attnzoo.training.loggers import JsonLines, WandbLogger
+from attnzoo.training.probe import run_probe
+from attnzoo.training.validation import faults, machine_faults
+from attnzoo.training.wandb_run import WandbRun
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+@dataclass
+class Run:
+    """What the stages of one run share."""
+
+    cfg: RunConfig
+    folder: RunFolder
+    device: str
+    precision: str
+    model: CausalLM
+    task: Task
+    record: Record
+    wandb: WandbRun
+
+
+def train(cfg: RunConfig) -> Record:
+    """Train one model and write its record; the run folder is ``cfg.run_dir``.
+
+    Returns:
+        the record, also written to ``record.json``. ``status``: ok; refused, with every reason, when the backend cannot compute
+        this; oom or failed, with the reason, when it broke on the way (what was known by then is kept).
+
+    Raises:
+        RequestError: a wrong setting, missing data, a folder that holds another run, a broken checkpoint, a disk that cannot
+            be written. Nothing has been started, or, for the disk, nothing is half-written.
+        KeyboardInterrupt: after the record, with status interrupted, was written.
+    """
+    if wrong := faults(cfg) + machine_faults(cfg):
+        raise RequestError("this run cannot be started", wrong)
+    folder = RunFolder.inspect(cfg)
+    if cfg.trainer.threads:
+        torch.set_num_threads(cfg.trainer.threads)
+    device = resolve_device(cfg.trainer.device)
+    precision, why = resolve_precision(cfg.trainer.precision, device)
+    record, started = new_record(cfg, device, precision, why), time.monotonic()
+    task = build_task(cfg.task, cfg.data, cfg.seed)
+    try:
+        model = build_model(cfg, task.vocab_size)
+        reasons = refusals(cfg, model, device, precision)
+    except Refused as refused:
+        reasons = refused.reasons or [refused.message]
+    if reasons:
+        folder.begin(cfg)
+        return close(record, folder, started, "refused", reasons)
+    folder.begin(cfg)
+    describe(record, model)
+    wandb = open_wandb(cfg, folder)
+    run = Run(cfg, folder, device, precision, model, task, record, wandb)
+    try:
+        with torch.random.fork_rng():
+            stages(run)
+        return close(record, folder, started, "ok", [])
+    except KeyboardInterrupt:
+        close(record, folder, started, "interrupted", ["stopped from the keyboard"])
+        raise
+    except Exception as error:  # whatever broke belongs in the record; a wrong request goes to the person too
+        status, reasons = outcome(error)
+        with suppress(RequestError) if isinstance(error, (RequestError, OSError)) else suppress():
+            close(record, folder, started, status, reasons)
+        if isinstance(error, RequestError) and not isinstance(error, Refused):
+            raise
+        if isinstance(error, OSError):
+            raise AttnzooError(f"{folder.path}: {error.strerror or error}") from error
+        return record
+    finally:
+        wandb.summarise(flat_numbers(record))
+        wandb.finish(ok=record.get("status") == "ok")
+
+
+def stages(run: Run) -> None:
+    """Everything after the refusal check, in order. The record is filled as the results come in."""
+    cfg, record = run.cfg, run.record
+    fitted = train_main(run)
+    record.quality = quality(fitted, run.task)
+    record.kernel_resolved = run.model.kernel
+    save_weights(run.model, run.folder.weights, {"config_hash": record.config_hash})
+    if run.task.tokenizer is not None:
+        record.quality.sample = sample(run.model, run.task, seed=cfg.seed)
+    if cfg.probe.enabled:
+        record.quality.update(merged_tasks(record.quality, run_probe(cfg, run.device, run.precision)))
+    if cfg.measure.leak:
+        record.leak = leaks(run.model, run.task, cfg, run.device, run.precision)
+    if cfg.measure.enabled:
+        record.correct = correctness(cfg, run.device)
+        record.cost = costs(run.model, run.task, cfg, run.device, run.precision)
+
+
+def train_main(run: Run) -> Fitted:
+    """Train on the main task, with every logger."""
+    cfg, folder = run.cfg, run.folder
+    table = folder.path / "metrics.csv" if cfg.logger.csv else None
+    return fit(
+        run.model, run.task, cfg.trainer, seed=cfg.seed, device=run.device, precision=run.precision,
+        loggers=[JsonLines(folder.metrics, folder.resume_step, table), WandbLogger(run.wandb)],
+        checkpoint=folder.checkpoint, resume_from=folder.resume_from, title=f"{cfg.attention.name} · {run.task.name}",
+    )  # fmt: skip
+
+
+def refusals(cfg: RunConfig, model: CausalLM, device: str, precision: str) -> list[str]:
+    """Every reason why the backend cannot train this very model: its layout, bias, dropout, dtype and device."""
+    attention = model.attention_modules()[0]
+    return registry.why_not(
+        cfg.attention.name,
+        device=device,
+        dtype=DTYPES[precision],
+        n_heads=attention.n_heads,
+        n_kv_heads=attention.n_kv_heads,
+        head_dim=head_dim_of(cfg.model),
+        bias=model.positions.needs_bias,
+        dropout=cfg.model.attention_dropout,
+        training=True,
+        **cfg.attention.options,
+    )
+
+
+def new_record(cfg: RunConfig, device: str, precision: str, why: str) -> Record:
+    """A record of what was asked for and where; the backend's own choices are put in by `describe`."""
+    return Record(
+        status="failed",
+        reasons=["it did not end"],
+        attention=cfg.attention.name,
+        options=dict(cfg.attention.options),
+        kernel_requested=cfg.attention.options.get("kernel", "auto"),
+        kernel_resolved=None,
+        positions=cfg.positions.name,
+        n_heads=cfg.model.n_heads,
+        n_kv_heads=cfg.model.n_kv_heads,
+        seed=cfg.seed,
+        config_hash=config_hash(to_dict(cfg)),
+        environment=environment(device, precision, why),
+    )
+
+
+def describe(record: Record, model: CausalLM) -> None:
+    """Fill in what the backend chose: all its options, its key/value heads."""
+    attention = model.attention_modules()[0]
+    record.update(options=attention.settings(), n_kv_heads=attention.n_kv_heads)
+    record.cost = {"parameters": model.parameter_count()}
+
+
+def quality(fitted: Fitted, task: Task) -> dict[str, Any]:
+    """The record's quality from the validation curve; its last point is the result."""
+    last = fitted.curve[-1]
+    found = {key: last.get(key) for key in ("val_loss_nats", "val_bits_per_byte", "val_perplexity", "val_tokens")}
+    found |= {"train_loss_nats": fitted.latest.get("train_loss_nats"), "tokens_seen": fitted.tokens_seen}
+    found["curve"] = [[point["tokens"], point["val_loss_nats"]] for point in fitted.curve]
+    found["data"] = task.provenance
+    if task.chance is not None:
+        found["task_accuracy"], found["task_chance"] = {task.name: last["val_accuracy"]}, {task.name: task.chance}
+        found["task_curve"] = {task.name: [[point["tokens"], point["val_accuracy"]] for point in fitted.curve]}
+    return found
+
+
+def merged_tasks(quality: dict[str, Any], probe: dict[str, Any]) -> dict[str, Any]:
+    """The probe's tasks beside a main task that is one too."""
+    return {key: {**quality.get(key, {}), **value} if isinstance(value, dict) else value for key, value in probe.items()}
+
+
+def close(record: Record, folder: RunFolder, started: float, status: str, reasons: list[str]) -> Record:
+    """Put in how it ended, and write the record."""
+    record.update(status=status, reasons=reasons)
+    record.environment.update(end=now(), seconds=round(time.monotonic() - started, 1))
+    record.save(folder.record)
+    return record
+
+
+def open_wandb(cfg: RunConfig, folder: RunFolder) -> WandbRun:
+    """The W&B run beside this one."""
+    log = cfg.logger
+    return WandbRun(
+        folder.path, mode=log.wandb, project=log.project, group=log.group, config=to_dict(cfg),
+        name=log.name or f"{cfg.attention.name}-seed{cfg.seed}", resume=folder.resume_from is not None, job_type="train",
+    )  # fmt: skip
+
+
+def flat_numbers(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """'quality/val_loss_nats': 1.8, … : the record's numbers, verdicts and short texts, for a summary."""
+    out: dict[str, Any] = {}
+    for key, value in finite(values).items():
+        if isinstance(value, dict):
+            out |= flat_numbers(value, f"{prefix}{key}/")
+        elif isinstance(value, (bool, int, float)) or (isinstance(value, str) and len(value) < 200):
+            out[prefix + key] = value
+    return out

@@ -1,0 +1,26 @@
+"""Small runs, shared by the tests here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from attnzoo.model.config import AttentionConfig, ModelConfig
+from attnzoo.tasks.config import TaskConfig
+from attnzoo.training.config import LoggerConfig, MeasureConfig, RunConfig, TrainerConfig
+
+MODEL = {"n_layers": 1, "d_model": 16, "n_heads": 2}
+TRAINER = {"max_steps": 6, "batch_size": 2, "eval_every": 3, "log_every": 2, "progress": False, "precision": "fp32", "device": "cpu"}
+
+
+def tiny(folder: Path | str = "unused", attention: str = "sdpa", *, options=None, task="recall", model=None, seed=0, **trainer) -> RunConfig:
+    """A run of a fraction of a second on recall, or on text with task='text'."""
+    return RunConfig(
+        attention=AttentionConfig(attention, options or {}),
+        model=ModelConfig(**{**MODEL, **(model or {})}),
+        task=TaskConfig(name=task, n_tokens=16, n_symbols=8, validation_rows=5, validation_tokens=200),
+        trainer=TrainerConfig(**{**TRAINER, **trainer}),
+        measure=MeasureConfig(enabled=False, leak=False),
+        logger=LoggerConfig(wandb="disabled"),
+        seed=seed,
+        run_dir=str(folder),
+    )

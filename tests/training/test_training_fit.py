@@ -1,0 +1,224 @@
+from __future__ import annotations
+
+import json
+import math
+import warnings
+
+import pytest
+import torch
+from helpers import tiny
+from torch.nn import functional as F
+
+from attnzoo.errors import NumericalError, RequestError
+from attnzoo.model import build_model
+from attnzoo.tasks import Batch, build_task
+from attnzoo.training.callbacks import read_checkpoint
+from attnzoo.training.evaluate import evaluate
+from attnzoo.training.fit import fit
+from attnzoo.training.loggers import JsonLines
+from attnzoo.training.stream import StepStream, Window
+
+
+class Stop(Exception):
+    """Stands for a kill."""
+
+
+class Cut:
+    """A task that is interrupted when a given micro-batch is asked for."""
+
+    def __init__(self, task, at):
+        self.task, self.at = task, at
+
+    def __getattr__(self, name):
+        return getattr(self.task, name)
+
+    def train_batch(self, step, batch_size):
+        if step == self.at:
+            raise Stop
+        return self.task.train_batch(step, batch_size)
+
+
+def run(cfg, task=None, **kwargs):
+    task = task or build_task(cfg.task, cfg.data, cfg.seed)
+    model = build_model(cfg, task.vocab_size)
+    return model, fit(model, task, cfg.trainer, seed=cfg.seed, **kwargs)
+
+
+@pytest.mark.parametrize("optimizer", ["muon", "adamw"])
+def test_a_killed_run_resumes_to_the_same_bits(tmp_path, optimizer):
+    cfg = tiny(model={"dropout": 0.2, "attention_dropout": 0.1}, max_steps=8, accumulate=2, checkpoint_every=4, optimizer=optimizer, log_every=3)
+    whole, kept = run(cfg, loggers=[JsonLines(tmp_path / "whole.jsonl")])
+    task = build_task(cfg.task, cfg.data, cfg.seed)
+    checkpoint, lines = tmp_path / "last.ckpt", tmp_path / "metrics.jsonl"
+    with pytest.raises(Stop):
+        run(cfg, Cut(task, at=2 * 7), checkpoint=checkpoint, loggers=[JsonLines(lines)])
+    assert read_checkpoint(checkpoint)["global_step"] == 4
+    torch.manual_seed(123)  # the global state of the new process is another one
+    resumed, after = run(cfg, task, checkpoint=checkpoint, resume_from=checkpoint, loggers=[JsonLines(lines, keep_until=4)])
+    for (name, p), q in zip(whole.named_parameters(), resumed.parameters(), strict=True):
+        assert torch.equal(p, q), name
+    assert after.curve == kept.curve
+    timeless = ("step_ms", "tokens_per_s", "process_peak_memory_bytes")
+    rows = [[{k: v for k, v in json.loads(line).items() if k not in timeless} for line in path.read_text().splitlines()] for path in (tmp_path / "whole.jsonl", lines)]
+    assert rows[0] == rows[1]
+
+
+def test_resuming_a_finished_run_changes_nothing(tmp_path):
+    cfg = tiny()
+    checkpoint = tmp_path / "last.ckpt"
+    one, before = run(cfg, checkpoint=checkpoint)
+    two, after = run(cfg, checkpoint=checkpoint, resume_from=checkpoint)
+    assert all(torch.equal(p, q) for p, q in zip(one.parameters(), two.parameters(), strict=True))
+    assert after.curve == before.curve
+
+
+@pytest.mark.parametrize("cut", [0, 100, -1])
+def test_a_broken_checkpoint_is_a_request_error(tmp_path, cut):
+    path = tmp_path / "last.ckpt"
+    run(tiny(), checkpoint=path)
+    path.write_bytes(path.read_bytes()[:cut])
+    with pytest.raises(RequestError, match="last.ckpt cannot be read"):
+        read_checkpoint(path)
+
+
+def test_something_else_is_no_checkpoint(tmp_path):
+    torch.save({"weights": torch.ones(2)}, tmp_path / "x.ckpt")
+    with pytest.raises(RequestError, match="lacks global_step, loops, optimizer_states, state_dict"):
+        read_checkpoint(tmp_path / "x.ckpt")
+
+
+class Uneven:
+    """Micro-batches that score 1, 7 and 16 tokens in turn, the last padded."""
+
+    name, vocab_size, n_tokens, chance, bytes_per_token, tokenizer = "uneven", 8, 8, None, None, None
+
+    def train_batch(self, step, batch_size):
+        draw = torch.Generator().manual_seed(step)
+        rows = torch.randint(8, (2, 9), generator=draw)
+        targets = rows[:, 1:].clone()
+        targets.view(-1)[(1, 7, 16)[step % 3] :] = -100
+        return Batch(rows[:, :-1].contiguous(), targets)
+
+    def validation_batches(self, batch_size):
+        yield self.train_batch(2, batch_size)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2, 3])
+def test_accumulation_takes_the_mean_over_all_scored_tokens(accumulate):
+    """One step of plain gradient descent written out equals the module's gradient."""
+    cfg = tiny(model={"n_layers": 2}, max_steps=1, accumulate=accumulate, optimizer="adamw", grad_clip=0.0)
+    seen = {}
+    task = Uneven()
+    model = build_model(cfg, 8)
+    for name, p in model.named_parameters():
+        p.register_post_accumulate_grad_hook(lambda p, name=name: seen.__setitem__(name, p.grad.clone()))
+    twin = build_model(cfg, 8)
+    batches = [task.train_batch(i, 2) for i in range(accumulate)]
+    logits = torch.cat([twin(b.tokens) for b in batches])
+    F.cross_entropy(logits.flatten(0, 1), torch.cat([b.targets for b in batches]).flatten(), ignore_index=-100).backward()
+    fit(model, task, cfg.trainer, seed=0)
+    for name, p in twin.named_parameters():
+        # float32 sums in another order: some 2·8·3 terms of 6e-8 relative rounding, far below the 1/k errors looked for
+        torch.testing.assert_close(seen[name], p.grad, atol=1e-6, rtol=1e-4)
+
+
+def test_a_short_last_window_is_not_scaled_down():
+    """Three micro-batches with k = 2: the window of one counts whole (lightning #19987)."""
+    task = build_task(tiny().task, tiny().data, 0)
+    stream = StepStream(task, 2, 2, 2)
+    full, short = stream.window(0), Window.of([task.train_batch(2, 2)])
+    assert full.n_scored == sum(int((b.targets != -100).sum()) for b in full.batches)
+    assert short.n_scored == int((short.batches[0].targets != -100).sum())
+
+
+def test_validation_weighs_tokens_not_batches():
+    cfg = tiny(task="text")
+    task = build_task(cfg.task, cfg.data, 0)
+    model = build_model(cfg, task.vocab_size)
+    results = [evaluate(model, task, size) for size in (1, 3, 64)]
+    assert {r["val_tokens"] for r in results} == {200}
+    for r in results:
+        assert r["val_loss_nats"] == pytest.approx(results[0]["val_loss_nats"], rel=1e-6)  # float32 sums within a batch
+        assert r["val_perplexity"] == pytest.approx(math.exp(r["val_loss_nats"]))
+        assert r["val_bits_per_byte"] == pytest.approx(r["val_loss_nats"] / math.log(2))  # a byte a token
+    assert "val_accuracy" not in results[0]
+
+
+def test_validation_leaves_mode_and_randomness_alone():
+    cfg = tiny(model={"dropout": 0.5})
+    task = build_task(cfg.task, cfg.data, 0)
+    model = build_model(cfg, task.vocab_size).train()
+    state = torch.get_rng_state()
+    first, second = (evaluate(model, task, 2) for _ in range(2))
+    assert first == second
+    assert model.training
+    assert torch.equal(torch.get_rng_state(), state)
+    assert 0 <= first["val_accuracy"] <= 1
+
+
+class Poison(torch.nn.Module):
+    """Overflows from the given call on, forward or only backward."""
+
+    def __init__(self, inner, from_call, backward):
+        super().__init__()
+        self.inner, self.from_call, self.backward, self.calls = inner, from_call, backward, 0
+
+    def forward(self, x):
+        self.calls += 1
+        out = self.inner(x)
+        if self.calls < self.from_call:
+            return out
+        return out + torch.sqrt(out * 0) if self.backward else out * torch.inf
+
+
+@pytest.mark.parametrize(("backward", "named"), [(False, "output of blocks.1.mlp.down"), (True, "gradient of the output of blocks.1.mlp.down")])
+def test_a_nan_stops_the_run_and_names_the_layer(tmp_path, backward, named):
+    cfg = tiny(model={"n_layers": 3}, max_steps=6, eval_every=0, checkpoint_every=1)
+    task = build_task(cfg.task, cfg.data, 0)
+    model = build_model(cfg, task.vocab_size)
+    model.blocks[1].mlp.down = Poison(model.blocks[1].mlp.down, from_call=3, backward=backward)
+    with pytest.raises(NumericalError, match=rf"step 2 is not finite: first in the {named}"):
+        fit(model, task, cfg.trainer, seed=0, checkpoint=tmp_path / "last.ckpt")
+    assert all(p.isfinite().all() for p in model.parameters())
+    assert read_checkpoint(tmp_path / "last.ckpt")["global_step"] == 2  # the bad state was not saved
+
+
+def test_training_says_nothing_unasked(tmp_path, capfd):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run(tiny(), checkpoint=tmp_path / "last.ckpt", loggers=[JsonLines(tmp_path / "m.jsonl")])
+    assert capfd.readouterr() == ("", "")
+
+
+def test_progress_lines_where_there_is_no_terminal(capfd):
+    run(tiny(progress=True), title="sdpa · recall")
+    err = capfd.readouterr().err.splitlines()
+    assert [line.split(" · loss")[0] for line in err] == [f"sdpa · recall: step {s}/6" for s in (2, 4, 6)]
+    assert "validation accuracy" in err[-1]
+    assert "tokens/s" in err[-1]
+
+
+def test_ctrl_c_stays_a_keyboard_interrupt():
+    import signal
+
+    before = signal.getsignal(signal.SIGINT)
+
+    class Pressed(Cut):
+        def train_batch(self, step, batch_size):
+            if step == self.at:
+                raise KeyboardInterrupt
+            return self.task.train_batch(step, batch_size)
+
+    cfg = tiny()
+    with pytest.raises(KeyboardInterrupt):
+        run(cfg, Pressed(build_task(cfg.task, cfg.data, 0), at=2))
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_compiled_training_equals_eager_within_rounding():
+    cfg = tiny(max_steps=3)
+    eager, a = run(cfg)
+    cfg.trainer.compile = True
+    compiled, b = run(cfg)
+    assert list(compiled.state_dict()) == list(eager.state_dict())
+    assert a.curve[-1]["val_loss_nats"] == pytest.approx(b.curve[-1]["val_loss_nats"], rel=1e-3)
