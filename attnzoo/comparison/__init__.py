@@ -1,0 +1,18 @@
+"""Comparing backends: one fresh process a cell, then timing rounds with all of them, then the report."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from attnzoo.comparison.run import compare
+
+__all__ = ["compare"]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "compare":
+        raise AttributeError(f"module 'attnzoo.comparison' has no attribute {name!r}")
+    from attnzoo.comparison.run import compare
+
+    return compare

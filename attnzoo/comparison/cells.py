@@ -1,0 +1,104 @@
+"""Running cells, each in a fresh process: peak memory, caches and crashes stay its own. No torch here."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from pathlib import Path
+
+from attnzoo.comparison.plan import Cell
+from attnzoo.files import write_text_atomic
+from attnzoo.measure.record import Record
+from attnzoo.training.config import to_dict, to_yaml
+
+LOG = "log.txt"
+Say = Callable[[Cell, Record], None]
+
+
+def run_cells(cells: Sequence[Cell], jobs: int, say: Say) -> None:
+    """Run each cell to its record, ``jobs`` at a time; ``say`` hears of each as it ends.
+
+    Raises:
+        KeyboardInterrupt: after the running cells were stopped and had written their records.
+    """
+    children = Children()
+    threads = max((os.cpu_count() or 1) // jobs, 1) if jobs > 1 else None
+    with ThreadPoolExecutor(max_workers=jobs) as pool:
+        waiting: dict[Future[Record], Cell] = {pool.submit(_run, cell, children, threads): cell for cell in cells}
+        try:
+            while waiting:
+                for future in wait(waiting, return_when=FIRST_COMPLETED).done:
+                    say(waiting.pop(future), future.result())
+        except BaseException:
+            for future in waiting:
+                future.cancel()
+            children.stop()
+            raise
+
+
+class Children:
+    """The processes that are running, so that a stop reaches all of them."""
+
+    def __init__(self) -> None:
+        self.running: set[subprocess.Popen] = set()
+        self.stopped = False
+
+    def call(self, command: Sequence[str], log: Path, threads: int | None = None) -> int:
+        """Run a command to its end, its output into ``log``; returns its exit status."""
+        environment = dict(os.environ, ATTNZOO_PARENT=str(os.getpid()))
+        if threads is not None and "OMP_NUM_THREADS" not in environment:
+            environment["OMP_NUM_THREADS"] = str(threads)
+        with open(log, "wb") as out:
+            child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment)
+        self.running.add(child)
+        try:
+            return child.wait()
+        finally:
+            self.running.discard(child)
+
+    def stop(self, grace_seconds: float = 20.0) -> None:
+        """Interrupt every child, and end those that do not stop in time."""
+        self.stopped = True
+        for child in list(self.running):
+            child.send_signal(signal.SIGINT)
+        for child in list(self.running):
+            try:
+                child.wait(grace_seconds)
+            except subprocess.TimeoutExpired:
+                child.kill()
+
+
+def _run(cell: Cell, children: Children, threads: int | None) -> Record:
+    """One cell in a fresh process; a process that left no record gets a *failed* one with the reason."""
+    folder = cell.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "record.json"
+    path.unlink(missing_ok=True)
+    write_text_atomic(folder / "config.yaml", to_yaml(cell.cfg))
+    status = children.call([sys.executable, "-m", "attnzoo.training", str(folder)], folder / LOG, threads)
+    if path.is_file():
+        return Record.load(path)
+    record = Record(
+        status="interrupted" if children.stopped else "failed",
+        reasons=[_why(status, folder / LOG)],
+        attention=cell.cfg.attention.name,
+        options=cell.cfg.attention.options,
+        seed=cell.cfg.seed,
+        config_hash=cell.hash,
+        positions=to_dict(cell.cfg)["positions"]["name"],
+    )
+    record.save(path)
+    return record
+
+
+def _why(status: int, log: Path) -> str:
+    if status == -signal.SIGKILL:
+        return "killed (SIGKILL): on Linux most often the answer to a machine out of memory"
+    if status < 0:
+        return f"ended by {signal.Signals(-status).name}"
+    last = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    return f"exit status {status}: {last[-1] if last else 'it said nothing'} (see {log})"

@@ -1,0 +1,119 @@
+"""`compare`: plan the cells, run what is not done yet, time all of them together, write the report."""
+
+from __future__ import annotations
+
+import fcntl
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from attnzoo.comparison.cells import Children, run_cells
+from attnzoo.comparison.plan import Cell, plan, write_plan
+from attnzoo.errors import AttnzooError, RequestError
+from attnzoo.files import read_json
+from attnzoo.measure.record import Record
+from attnzoo.report import write_report
+from attnzoo.training.config import CompareConfig
+from attnzoo.training.validation import faults, machine_faults
+
+TIMING = "timing.json"
+
+
+def compare(cfg: CompareConfig) -> list[Record]:
+    """Train every backend with every seed on the same data for the same tokens, and measure them side by side.
+
+    Each cell runs in a fresh process in its own folder below ``cfg.run_dir``; refused, out-of-memory and failed cells keep
+    their row with the reasons. Afterwards all models take turns in the timing rounds of one process. Started again, it keeps
+    what has finished and goes on.
+
+    Returns:
+        one record a cell, in the order of backends and seeds.
+
+    Raises:
+        RequestError: a wrong setting, or a folder that holds another comparison or is in use. Nothing has been started.
+    """
+    if wrong := faults(cfg) + machine_faults(cfg):
+        raise RequestError("this comparison cannot be started", wrong)
+    cells = plan(cfg)
+    folder = Path(cfg.run_dir).expanduser()
+    with _only_one(folder):
+        write_plan(cfg, cells)
+        done = {cell.run: record for cell in cells if (record := cell.finished())}
+        to_do = [cell for cell in cells if cell.run not in done]
+        say = Progress(len(cells), len(done))
+        run_cells(to_do, cfg.jobs, say)
+        records = [Record.load(cell.folder / "record.json") for cell in cells]
+        if cfg.measure.enabled and cfg.measure.timing:
+            _time(cfg, folder, cells, records, fresh=bool(to_do))
+            records = [Record.load(cell.folder / "record.json") for cell in cells]
+        write_report(folder, wandb_mode=cfg.logger.wandb, group=cfg.logger.group, project=cfg.logger.project)
+    return records
+
+
+class Progress:
+    """A line for each cell as it ends."""
+
+    def __init__(self, total: int, kept: int) -> None:
+        self.total, self.ended = total, kept
+        if kept:
+            print(f"{kept} of {total} cells were finished before and are kept", file=sys.stderr, flush=True)
+
+    def __call__(self, cell: Cell, record: Record) -> None:
+        self.ended += 1
+        print(f"[{self.ended}/{self.total}] {cell.run}: {summary_line(record)}", file=sys.stderr, flush=True)
+
+
+def summary_line(record: Record) -> str:
+    """'2.51 bits per byte, recall 0.99, 41 s' or 'refused: no CUDA …'."""
+    if record["status"] != "ok":
+        return f"{record['status']}: {'; '.join(record.get('reasons', []))}"
+    quality = record.get("quality", {})
+    parts = []
+    if quality.get("val_bits_per_byte") is not None:
+        parts.append(f"{quality['val_bits_per_byte']:.3f} bits per byte")
+    parts += [f"{task} {accuracy:.2f}" for task, accuracy in quality.get("task_accuracy", {}).items()]
+    if "leak" in record:
+        parts.append("no leak" if record["leak"]["passed"] else "LEAKS")
+    return ", ".join([*parts, f"{record['environment']['seconds']:.0f} s"])
+
+
+def _time(cfg: CompareConfig, folder: Path, cells: list[Cell], records: list[Record], fresh: bool) -> None:
+    """Time one cell a backend, all taking turns in one fresh process, and put the results into every seed's record."""
+    first = {cell.cfg.attention.name: cell for cell, r in zip(cells[::-1], records[::-1], strict=True) if r["status"] == "ok"}
+    path = folder / TIMING
+    if not first or (not fresh and all("train_step_ms" in r.get("cost", {}) for r in records if r["status"] == "ok")):
+        return
+    print(f"timing {', '.join(reversed(first))}: all take turns", file=sys.stderr, flush=True)
+    path.unlink(missing_ok=True)
+    children = Children()
+    runs = [str(cell.folder) for cell in reversed(first.values())]
+    command = [sys.executable, "-m", "attnzoo.comparison.timing", str(path), cfg.baseline, *runs]
+    try:
+        status = children.call(command, folder / "timing.log")
+    except KeyboardInterrupt:
+        children.stop()
+        raise
+    if status or not path.is_file():
+        raise AttnzooError(f"the timing rounds ended with exit status {status}; the trained cells are kept: see {folder}/timing.log")
+    timed = read_json(path)
+    for cell, record in zip(cells, records, strict=True):
+        if record["status"] == "ok":
+            record.setdefault("cost", {}).update(timed[cell.cfg.attention.name])
+            record.save(cell.folder / "record.json")
+
+
+@contextmanager
+def _only_one(folder: Path) -> Iterator[None]:
+    """Hold the folder, so that two comparisons do not write the same cells."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = open(folder / ".lock", "w")  # noqa: SIM115  held until the comparison ends
+    except OSError as error:
+        raise RequestError(f"run_dir={folder} cannot be written: {error.strerror}") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RequestError(f"run_dir={folder} is in use by another comparison that is still running") from None
+        yield

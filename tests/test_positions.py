@@ -1,0 +1,105 @@
+"""Position schemes against independent formulas, and what goes wrong in them elsewhere."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from attnzoo.errors import RequestError
+from attnzoo.positions import POSITIONS, Alibi, Rope, Sinusoidal, alibi_slopes, build_positions, rotate
+
+SIZES = {"d_model": 16, "n_heads": 4, "head_dim": 4}
+
+
+def test_rope_is_a_rotation_by_position_times_frequency():
+    rope, head_dim = Rope(8, 10000.0), 8
+    t = torch.randn(1, 1, 5, head_dim)
+    turned = rotate(t, rope.phases(torch.arange(5)[None]))
+    for position in range(5):
+        for pair in range(head_dim // 2):
+            angle = position * 10000.0 ** (-2 * pair / head_dim)
+            a, b = t[0, 0, position, pair].item(), t[0, 0, position, pair + 4].item()
+            assert turned[0, 0, position, pair].item() == pytest.approx(a * math.cos(angle) - b * math.sin(angle), abs=1e-6)
+            assert turned[0, 0, position, pair + 4].item() == pytest.approx(
+                b * math.cos(angle) + a * math.sin(angle), abs=1e-6
+            )
+
+
+def test_rope_scores_depend_on_the_difference_of_positions_only():
+    q, k = torch.randn(2, 1, 1, 1, 16)
+    rope = Rope(16, 10000.0)
+
+    def score(i: int, j: int) -> float:
+        at = [rotate(t, rope.phases(torch.tensor([[p]]))) for t, p in ((q, i), (k, j))]
+        return (at[0] * at[1]).sum().item()
+
+    # float32 phases near 1000 are exact to 1000 * 2^-24 = 6e-5
+    assert score(7, 3) == pytest.approx(score(1007, 1003), abs=1e-3)
+    assert abs(score(7, 3) - score(7, 5)) > 0.01  # and it does depend on it
+
+
+def test_half_precision_positions_do_not_collide():
+    """Megatron-LM #535: in bfloat16, positions 256 and 257 are one number."""
+    rope = Rope(16, 10000.0).to(torch.bfloat16)
+    cos, _ = rope.phases(torch.tensor([[256, 257]]))
+    assert cos.dtype == torch.float32
+    assert not torch.equal(cos[:, :, 0], cos[:, :, 1])
+
+
+@pytest.mark.parametrize("name", POSITIONS)
+def test_casting_the_model_does_not_round_the_tables(name):
+    """Automodel PR 2549: .to(bf16) and back must leave phases and slopes as they were."""
+    scheme, ids = build_positions(name, **SIZES), torch.arange(40)[None]
+    before = scheme.phases(ids)
+    cast = scheme.to(torch.bfloat16).to(torch.float32)
+    after = cast.phases(ids)
+    assert (before is None) == (after is None)
+    if before is not None:
+        assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+    if cast.bias() is not None:
+        fresh = build_positions(name, **SIZES).bias()
+        assert torch.equal(cast.bias().block(ids.T, ids), fresh.block(ids.T, ids))
+
+
+def test_alibi_slopes_for_heads_that_are_no_power_of_two():
+    """mlx PR 3071."""
+    assert alibi_slopes(6) == [0.25, 0.0625, 0.015625, 0.00390625, 0.5, 0.125]
+    assert alibi_slopes(8) == [2.0**-n for n in range(1, 9)]
+
+
+def test_alibi_bias_of_any_block_equals_the_whole():
+    bias = Alibi(4).bias()
+    i, j = torch.arange(9)[:, None], torch.arange(9)[None]
+    whole = bias.block(i, j)
+    assert whole.shape == (4, 9, 9)
+    assert whole[1, 7, 2].item() == pytest.approx(-alibi_slopes(4)[1] * 5)
+    assert torch.equal(bias.block(i[3:6], j[:, 2:4]), whole[:, 3:6, 2:4])
+
+
+def test_sinusoidal_follows_the_paper():
+    h = Sinusoidal(6, 10000.0).embed(torch.zeros(1, 4, 6), torch.arange(4)[None])
+    scale = 0.02 * math.sqrt(2)
+    for position in range(4):
+        for channel in range(6):
+            angle = position / 10000.0 ** (2 * (channel // 2) / 6)
+            wave = math.sin(angle) if channel % 2 == 0 else math.cos(angle)
+            assert h[0, position, channel].item() == pytest.approx(scale * wave, abs=1e-6)
+
+
+def test_learned_positions_past_the_table_are_an_error():
+    learned = build_positions("learned", **SIZES, max_tokens=8)
+    assert learned.embed(torch.zeros(1, 8, 16), torch.arange(8)[None]).shape == (1, 8, 16)
+    with pytest.raises(RequestError, match=r"position 8 .* table of 8"):
+        learned.embed(torch.zeros(1, 1, 16), torch.tensor([[8]]))
+
+
+def test_unknown_scheme_names_the_nearest():
+    with pytest.raises(RequestError, match="did you mean 'alibi'"):
+        build_positions("alibl", **SIZES)
+
+
+def test_rope_refuses_an_odd_head_dim():
+    with pytest.raises(RequestError, match="even"):
+        build_positions("rope", d_model=12, n_heads=4, head_dim=3)
