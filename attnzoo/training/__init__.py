@@ -1,4 +1,4 @@
-"""Training through Lightning, the only package that imports it. Loaded at first use: reading settings needs no torch."""
+"""Training through Lightning, which only this package imports. Loaded at first use: reading settings needs no torch."""
 
 from __future__ import annotations
 

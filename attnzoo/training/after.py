@@ -31,9 +31,9 @@ def sample(model: CausalLM, task: Task, seed: int, temperature: float = 0.8) -> 
 
 
 def leaks(model: CausalLM, task: Task, cfg: RunConfig, device: str, precision: str) -> dict[str, Any]:
-    """The leak tests on this very model, at the length and in the precision it was trained with, and the entropy canary.
+    """The leak tests on this very model, at the length and in the precision it was trained with.
 
-    The canary trains from new values; a narrower model of the same attention and layout does, and takes seconds.
+    The entropy canary trains from new values; a narrower model of the same attention and layout does, and takes seconds.
     """
 
     def logits(tokens: torch.Tensor) -> torch.Tensor:
@@ -58,7 +58,7 @@ def correctness(cfg: RunConfig, device: str) -> dict[str, Any]:
 
 
 def costs(model: CausalLM, task: Task, cfg: RunConfig, device: str, precision: str) -> dict[str, Any]:
-    """The record's cost of this model alone: counts, timings in rounds, peak memory of a training step in a fresh process."""
+    """The record's cost of this model alone: counts, timings, peak memory of a training step in a fresh process."""
     shape, measure = (cfg.trainer.batch_size, task.n_tokens), cfg.measure
     found = model_costs(model, batch_size=shape[0], n_tokens=shape[1], context=measure.decode_context)
     name = cfg.attention.name
@@ -70,5 +70,9 @@ def costs(model: CausalLM, task: Task, cfg: RunConfig, device: str, precision: s
         peak = train_step_memory(
             cfg, vocab_size=task.vocab_size, batch_size=shape[0], n_tokens=shape[1], device=device, precision=precision
         )
-        found |= {"train_peak_memory_bytes": peak["bytes"], "train_peak_memory_method": peak["method"], "train_memory": peak}
+        found |= {
+            "train_peak_memory_bytes": peak["bytes"],
+            "train_peak_memory_method": peak["method"],
+            "train_memory": peak,
+        }
     return found

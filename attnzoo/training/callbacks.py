@@ -1,4 +1,4 @@
-"""What happens around the steps: numbers, validation, the stop at a NaN, checkpoints. Order matters; see `attnzoo.training.fit`."""
+"""What happens around the steps: the stop at a NaN, numbers, validation, checkpoints, in this order."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def due(step: int, every: int, last: int) -> bool:
 
 
 class StopAtNonFinite(Callback):
-    """Ends a run whose loss or gradients are not finite, naming the layer. On a GPU it looks at log steps only, not to wait."""
+    """Ends a run whose loss or gradients are not finite, naming the layer. On a GPU, at log steps only."""
 
     def on_train_batch_end(self, trainer: Trainer, module: TrainingModule, *_: Any) -> None:  # type: ignore[override]
         if module.device.type == "cpu" or due(trainer.global_step, module.cfg.log_every, module.cfg.max_steps):
@@ -53,7 +53,7 @@ class StopAtNonFinite(Callback):
 class StepNumbers(Callback):
     """Every ``log_every`` steps: mean loss, gradient norm, learning rate, throughput, memory.
 
-    The step time is that of the loop, validation and checkpoints left out; the latency of the record is measured elsewhere.
+    The step time is the loop's, validation and checkpoints left out; the latency of the record is measured elsewhere.
     """
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class StepNumbers(Callback):
 
 
 class Validation(Callback):
-    """Quality over tokens: scores the validation split every ``eval_every`` steps and at the end, and keeps the curve."""
+    """Quality over tokens: scores the validation split every ``eval_every`` steps and at the end; keeps the curve."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -97,7 +97,7 @@ class Validation(Callback):
 
 
 class RandomState(Callback):
-    """Saves the global random states with a checkpoint and restores them before the first step, so that dropout goes on."""
+    """Saves the global random states with a checkpoint and restores them before the first step: dropout goes on."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -123,7 +123,7 @@ class RandomState(Callback):
 
 
 class Checkpoints(Checkpoint):
-    """``last.ckpt`` every ``checkpoint_every`` steps and at the end. A `Checkpoint`, so that Lightning calls it after the others.
+    """``last.ckpt`` every ``checkpoint_every`` steps and at the end. Lightning calls a `Checkpoint` after the others.
 
     Lightning's ModelCheckpoint, under manual optimisation, may save the parameters from before the step.
     """
@@ -138,7 +138,7 @@ class Checkpoints(Checkpoint):
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Checkpoints that are there whole or not at all: written beside their place and moved into it. Read without pickled code."""
+    """Checkpoints that are there whole or not at all: written beside, then moved. Read without pickled code."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         buffer = io.BytesIO()

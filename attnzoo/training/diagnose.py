@@ -15,8 +15,8 @@ from attnzoo.training.stream import Window
 def first_nonfinite(model: nn.Module, window: Window, precision: str = "fp32") -> str | None:
     """Repeat one step without updating and name the first culprit in the order of computation; None when all is finite.
 
-    Looked at in this order: parameters, outputs of layers, the loss, gradients of layers' outputs, gradients of parameters.
-    Gradients of the model are cleared.
+    The order: parameters, outputs of layers, the loss, gradients of layers' outputs, gradients of parameters. The
+    model's gradients are cleared.
     """
     for name, parameter in model.named_parameters():
         if not parameter.isfinite().all():
@@ -32,7 +32,11 @@ def first_nonfinite(model: nn.Module, window: Window, precision: str = "fp32") -
             if not found:
                 loss.backward()
             if not found:
-                found += [f"gradient of {n}" for n, p in model.named_parameters() if p.grad is not None and not p.grad.isfinite().all()]
+                found += [
+                    f"gradient of {n}"
+                    for n, p in model.named_parameters()
+                    if p.grad is not None and not p.grad.isfinite().all()
+                ]
             if found:
                 break
     model.zero_grad()
@@ -41,7 +45,7 @@ def first_nonfinite(model: nn.Module, window: Window, precision: str = "fp32") -
 
 @contextmanager
 def _watch(model: nn.Module, found: list[str]) -> Iterator[None]:
-    """While open, each module's output, and later its gradient, is looked at; the inner modules come before the outer."""
+    """While open, each module's output, and later its gradient, is looked at; inner modules come before outer ones."""
 
     def hook_for(name: str, kind: str):
         def on_output(module: nn.Module, inputs: tuple, output: object) -> None:

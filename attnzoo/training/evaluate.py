@@ -34,8 +34,8 @@ def evaluate(model: CausalLM, task: Task, batch_size: int, *, precision: str = "
         precision: 'fp32' or 'bf16'.
 
     Returns:
-        val_loss_nats (a token), val_perplexity, val_tokens; val_bits_per_byte where the task has bytes; val_accuracy where
-        the task has a chance level.
+        val_loss_nats (a token), val_perplexity, val_tokens; val_bits_per_byte where the task has bytes; val_accuracy
+        where it has a chance level.
     """
     device = model.embedding.weight.device
     total = torch.zeros((), dtype=torch.float64, device=device)

@@ -1,4 +1,4 @@
-"""The run folder: config.yaml, record.json, metrics.jsonl, checkpoints/, wandb/. Looked at before any work, written whole."""
+"""The run folder: config.yaml, record.json, metrics.jsonl, checkpoints/, wandb/. Looked at before any work."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class RunFolder:
         """Look, and write nothing.
 
         Raises:
-            RequestError: it holds a run of another configuration, there is nothing to resume, or the checkpoint is broken.
+            RequestError: it holds a run of another configuration, nothing to resume, or a broken checkpoint.
         """
         folder = cls(Path(cfg.run_dir).expanduser())
         config = folder.path / "config.yaml"
@@ -138,7 +138,9 @@ def load_run(folder: str | Path) -> tuple[RunConfig, CausalLM, Task]:
     """
     folder = Path(folder).expanduser()
     if not folder.is_dir():
-        raise RequestError(f"{folder} is no run folder" + (": it is a file" if folder.exists() else ": it does not exist"))
+        raise RequestError(
+            f"{folder} is no run folder" + (": it is a file" if folder.exists() else ": it does not exist")
+        )
     cfg = load_config(folder)
     place = RunFolder(folder)
     if not place.weights.exists():

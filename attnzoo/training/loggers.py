@@ -20,7 +20,7 @@ class JsonLines(Logger):
 
     Args:
         path: the file.
-        keep_until: the step a run is resumed from; later lines, and one cut short by a kill, are dropped. 0 starts anew.
+        keep_until: the step a run is resumed from; later lines, and one cut short, are dropped. 0 starts anew.
         csv_path: also keep the same numbers there as a table, rewritten when training ends.
     """
 
@@ -55,7 +55,7 @@ class JsonLines(Logger):
 
 
 class WandbLogger(Logger):
-    """Hands numbers to a `WandbRun`, which never raises. Whoever opened the run finishes it, after the record is written."""
+    """Hands numbers to a `WandbRun`, which never raises. Whoever opened the run finishes it, after the record."""
 
     def __init__(self, run: WandbRun) -> None:
         super().__init__()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import torch
 from lightning import LightningModule
+from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import Tensor, nn
 
 from attnzoo.errors import NumericalError
@@ -21,11 +22,11 @@ from attnzoo.training.stream import StepStream, Window
 class TrainingModule(LightningModule):
     """The model with its optimisers. A training batch is a `Window`: all micro-batches of one step.
 
-    The gradient is that of the mean over all scored tokens of the window, so a window with few micro-batches or much padding
-    counts as what it is. Optimisation is manual, since micro-batches are back-propagated one by one to bound memory.
+    The gradient is that of the mean over all scored tokens of the window, so a window with few micro-batches or much
+    padding counts as what it is. Optimisation is manual: micro-batches are back-propagated one by one to bound memory.
 
-    Nothing here waits for the device: the loss is summed there (`take_loss`), and a step whose loss or gradient is not finite
-    changes no parameter, nor does any after it, until `assert_finite` looks.
+    Nothing here waits for the device: the loss is summed there (`take_loss`), and a step whose loss or gradient is not
+    finite changes no parameter, nor does any after it, until `assert_finite` looks.
 
     Args:
         model: trained in place.
@@ -58,13 +59,17 @@ class TrainingModule(LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         running = checkpoint["running_loss"]
-        self.loss_sum, self.n_summed, self.latest = torch.tensor(running["sum"]), running["steps"], dict(running["latest"])
+        self.loss_sum, self.n_summed, self.latest = (
+            torch.tensor(running["sum"]),
+            running["steps"],
+            dict(running["latest"]),
+        )
 
     def transfer_batch_to_device(self, batch: Window, device: torch.device, dataloader_idx: int) -> Window:
         return batch.to(device)
 
     def training_step(self, window: Window, batch_idx: int) -> None:
-        step, optimizer = self.trainer.global_step, self.optimizers()
+        step, optimizer = self.trainer.global_step, cast(LightningOptimizer, self.optimizers())
         self.lr_factor = schedule(step, self.cfg)
         for group in optimizer.param_groups:
             group["lr"] = group["base_lr"] * self.lr_factor
@@ -74,7 +79,7 @@ class TrainingModule(LightningModule):
             self.manual_backward(loss)
             total += loss.detach()
         self.norm = nn.utils.clip_grad_norm_(self.trained, self.cfg.grad_clip or math.inf)
-        self._skip_unless_finite(total + self.norm, step, optimizer.optimizer)
+        self._skip_unless_finite(total + self.norm, step, cast(Together, optimizer.optimizer))
         optimizer.step()
         optimizer.zero_grad()
         self.loss_sum += total
@@ -99,7 +104,7 @@ class TrainingModule(LightningModule):
         raise NumericalError(f"step {int(bad)} is not finite: {named}; the parameters are those before that step")
 
     def take_loss(self) -> dict[str, float]:
-        """Mean training loss (nats) since the last call, last gradient norm before clipping, and the learning-rate factor."""
+        """Mean training loss (nats) since the last call; last gradient norm before clipping; learning-rate factor."""
         mean = float(self.loss_sum) / max(self.n_summed, 1)
         norm = math.nan if self.norm is None else float(self.norm)
         self.loss_sum.zero_()

@@ -16,8 +16,8 @@ from attnzoo.training.config import TrainerConfig
 def schedule(step: int, cfg: TrainerConfig) -> float:
     """Factor of the learning rate at ``step`` (the first is 0): linear warm-up, then wsd or cosine.
 
-    wsd is 1 until it falls linearly over the last ``decay_fraction`` of the steps (arXiv:2404.06395); cosine falls to 0 over all
-    steps after the warm-up. Both would reach 0 one step after the last.
+    wsd is 1 until it falls linearly over the last ``decay_fraction`` of the steps (arXiv:2404.06395); cosine falls
+    over all steps after the warm-up. Both would reach 0 one step after the last.
     """
     warmup = min(1.0, (step + 1) / (cfg.warmup_steps + 1))
     if cfg.schedule == "wsd":
@@ -28,12 +28,14 @@ def schedule(step: int, cfg: TrainerConfig) -> float:
 
 
 def parameter_groups(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter], list[nn.Parameter]]:
-    """Each trainable parameter once, tied ones too: (linear weights inside blocks, other decayed matrices, not decayed).
+    """Each trainable parameter once, tied ones too: (linear weights in blocks, other decayed matrices, not decayed).
 
     Matrices are the weights of linear layers and embeddings. Norms, convolutions and a backend's own parameters are not
     decayed, whatever their shape: a short convolution starts as the identity, and decay would pull it away.
     """
-    blocks = {id(p) for m in getattr(model, "blocks", model).modules() if isinstance(m, nn.Linear) for p in m.parameters()}
+    blocks = {
+        id(p) for m in getattr(model, "blocks", model).modules() if isinstance(m, nn.Linear) for p in m.parameters()
+    }
     matrices = {id(m.weight) for m in model.modules() if isinstance(m, (nn.Linear, nn.Embedding))}
     groups: tuple[list[nn.Parameter], ...] = ([], [], [])
     for parameter in model.parameters():  # deduplicated by torch
@@ -46,14 +48,14 @@ def parameter_groups(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Para
 class Muon(torch.optim.Muon):
     """`torch.optim.Muon` with matrices of one shape orthogonalised together, in a precision the device multiplies fast.
 
-    torch's own always goes through bfloat16, which a CPU without bf16 instructions computes some twenty times slower than
-    float32. Besides, a step with ``found_inf`` set changes nothing, as in torch's fused optimisers.
+    torch's own always goes through bfloat16, which a CPU without bf16 instructions multiplies some twenty times slower
+    than float32. Besides, a step with ``found_inf`` set changes nothing, as in torch's fused optimisers.
     """
 
     found_inf: Tensor | None = None
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> Any:
         for group in self.param_groups:
             alike = defaultdict(list)
             for p in group["params"]:
@@ -68,7 +70,7 @@ class Muon(torch.optim.Muon):
             if "momentum_buffer" not in self.state[p]:
                 self.state[p]["momentum_buffer"] = torch.zeros_like(p)
         buffers = [self.state[p]["momentum_buffer"] for p in parameters]
-        gradients = [p.grad for p in parameters]
+        gradients = [p.grad for p in parameters if p.grad is not None]
         torch._foreach_lerp_(buffers, gradients, 1 - momentum)
         ahead = torch._foreach_lerp(gradients, buffers, momentum) if group["nesterov"] else buffers
         updates = orthogonalise(torch.stack(ahead), group["ns_coefficients"], group["ns_steps"], group["eps"])
@@ -113,7 +115,7 @@ class Together(torch.optim.Optimizer):
         for o in self.optimizers:
             self.state.update(o.state)
 
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> Any:
         for o in self.optimizers:
             o.step()
             self.state.update(o.state)  # made at the first step
@@ -141,9 +143,7 @@ def build_optimizer(model: nn.Module, cfg: TrainerConfig) -> Together:
     linear, matrices, rest = parameter_groups(model)
     optimizers: list[torch.optim.Optimizer] = []
     if cfg.optimizer == "muon" and linear:
-        optimizers.append(
-            Muon(linear, lr=cfg.muon_lr, weight_decay=cfg.weight_decay, adjust_lr_fn="match_rms_adamw")
-        )
+        optimizers.append(Muon(linear, lr=cfg.muon_lr, weight_decay=cfg.weight_decay, adjust_lr_fn="match_rms_adamw"))
     else:
         matrices = linear + matrices
     groups = [{"params": matrices, "weight_decay": cfg.weight_decay}, {"params": rest, "weight_decay": 0.0}]

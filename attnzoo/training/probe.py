@@ -1,7 +1,7 @@
 """The second half of the picture: a fresh small model of the same attention on a synthetic task.
 
-On a small budget text alone makes a narrow window look best, since most of what can be learned is near. Recall cannot be
-faked with a narrow window.
+On a small budget text alone makes a narrow window look best, since most of what can be learned is near. Recall cannot
+be faked with a narrow window.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def run_probe(cfg: RunConfig, device: str, precision: str) -> dict[str, Any]:
     """Train and score it.
 
     Returns:
-        task_accuracy, task_chance, task_curve ([[tokens, accuracy], …]), each by task name, for the record's quality; where the
-        backend cannot compute the probe's model, an accuracy of None and task_reasons.
+        task_accuracy, task_chance, task_curve ([[tokens, accuracy], …]), each by task name, for the record's quality;
+        where the backend cannot compute the probe's model, an accuracy of None and task_reasons.
     """
     probe = probe_config(cfg)
     task = build_task(probe.task, probe.data, probe.seed)

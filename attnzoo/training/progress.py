@@ -49,7 +49,9 @@ class Bar(Callback):
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         columns = (TextColumn("{task.description}"), BarColumn(24), MofNCompleteColumn(), TimeRemainingColumn())
-        self.bar = Progress(*columns, TextColumn("{task.fields[numbers]}"), console=Console(stderr=True), refresh_per_second=4)
+        self.bar = Progress(
+            *columns, TextColumn("{task.fields[numbers]}"), console=Console(stderr=True), refresh_per_second=4
+        )
         self.title = title
 
     def on_train_start(self, trainer: Trainer, module: TrainingModule) -> None:  # type: ignore[override]

@@ -48,12 +48,12 @@ def train(cfg: RunConfig) -> Record:
     """Train one model and write its record; the run folder is ``cfg.run_dir``.
 
     Returns:
-        the record, also written to ``record.json``. ``status``: ok; refused, with every reason, when the backend cannot compute
-        this; oom or failed, with the reason, when it broke on the way (what was known by then is kept).
+        the record, also written to ``record.json``. ``status``: ok; refused, with every reason, when the backend cannot
+        compute this; oom or failed, with the reason, when it broke on the way (what was known by then is kept).
 
     Raises:
-        RequestError: a wrong setting, missing data, a folder that holds another run, a broken checkpoint, a disk that cannot
-            be written. Nothing has been started, or, for the disk, nothing is half-written.
+        RequestError: a wrong setting, missing data, a folder that holds another run, a broken checkpoint: nothing has
+            been started; or a disk that cannot be written.
         KeyboardInterrupt: after the record, with status interrupted, was written.
     """
     if wrong := faults(cfg) + machine_faults(cfg):
@@ -86,12 +86,15 @@ def train(cfg: RunConfig) -> Record:
         raise
     except Exception as error:  # whatever broke belongs in the record; a wrong request goes to the person too
         status, reasons = outcome(error)
-        with suppress(RequestError) if isinstance(error, (RequestError, OSError)) else suppress():
+        wrong_request = isinstance(error, (RequestError, OSError)) and not isinstance(error, Refused)
+        with suppress(
+            RequestError if wrong_request else ()
+        ):  # on a full disk the record fails like what came before it
             close(record, folder, started, status, reasons)
-        if isinstance(error, RequestError) and not isinstance(error, Refused):
-            raise
         if isinstance(error, OSError):
             raise AttnzooError(f"{folder.path}: {error.strerror or error}") from error
+        if wrong_request:
+            raise
         return record
     finally:
         wandb.summarise(flat_numbers(record))
@@ -172,7 +175,9 @@ def describe(record: Record, model: CausalLM) -> None:
 def quality(fitted: Fitted, task: Task) -> dict[str, Any]:
     """The record's quality from the validation curve; its last point is the result."""
     last = fitted.curve[-1]
-    found = {key: last.get(key) for key in ("val_loss_nats", "val_bits_per_byte", "val_perplexity", "val_tokens")}
+    found: dict[str, Any] = {
+        key: last.get(key) for key in ("val_loss_nats", "val_bits_per_byte", "val_perplexity", "val_tokens")
+    }
     found |= {"train_loss_nats": fitted.latest.get("train_loss_nats"), "tokens_seen": fitted.tokens_seen}
     found["curve"] = [[point["tokens"], point["val_loss_nats"]] for point in fitted.curve]
     found["data"] = task.provenance
@@ -184,7 +189,9 @@ def quality(fitted: Fitted, task: Task) -> dict[str, Any]:
 
 def merged_tasks(quality: dict[str, Any], probe: dict[str, Any]) -> dict[str, Any]:
     """The probe's tasks beside a main task that is one too."""
-    return {key: {**quality.get(key, {}), **value} if isinstance(value, dict) else value for key, value in probe.items()}
+    return {
+        key: {**quality.get(key, {}), **value} if isinstance(value, dict) else value for key, value in probe.items()
+    }
 
 
 def close(record: Record, folder: RunFolder, started: float, status: str, reasons: list[str]) -> Record:
@@ -198,9 +205,10 @@ def close(record: Record, folder: RunFolder, started: float, status: str, reason
 def open_wandb(cfg: RunConfig, folder: RunFolder) -> WandbRun:
     """The W&B run beside this one."""
     log = cfg.logger
+    name = log.name or f"{cfg.attention.name}-seed{cfg.seed}"
     return WandbRun(
-        folder.path, mode=log.wandb, project=log.project, group=log.group, config=to_dict(cfg),
-        name=log.name or f"{cfg.attention.name}-seed{cfg.seed}", resume=folder.resume_from is not None, job_type="train",
+        folder.path, mode=log.wandb, project=log.project, group=log.group, name=name, job_type="train",
+        config=to_dict(cfg), resume=folder.resume_from is not None,
     )  # fmt: skip
 
 

@@ -30,7 +30,7 @@ class Window:
 
 
 class StepStream:
-    """Window t holds micro-batches t·k … t·k + k - 1 of the task, k the accumulation. Lightning saves and restores ``next_step``."""
+    """Window t holds micro-batches t·k … t·k + k - 1 of the task, k the accumulation. Lightning saves ``next_step``."""
 
     def __init__(self, task: Task, batch_size: int, accumulate: int, max_steps: int) -> None:
         self.task, self.batch_size, self.accumulate, self.max_steps = task, batch_size, accumulate, max_steps

@@ -1,4 +1,4 @@
-"""A Weights & Biases run that cannot hurt the training beside it. No Lightning, and wandb itself only when a run is opened."""
+"""A Weights & Biases run that cannot hurt the training beside it. wandb is imported when a run is opened."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NOT_SECRET = ("key_padding",)
 
 
 class WandbRun:
-    """One W&B run. Nothing here raises because of W&B: what fails is said once, on standard error, and training goes on.
+    """One W&B run. Nothing here raises because of W&B: what fails is said once on standard error, and training goes on.
 
     Args:
         folder: the run folder; everything W&B writes goes to ``folder/wandb``, caches included.
@@ -45,9 +45,8 @@ class WandbRun:
         self.id, self.run = "", None
         if mode == "disabled":
             return
-        init = {
-            "project": project, "group": group, "name": name, "job_type": job_type, "config": without_secrets(config or {})
-        }  # fmt: skip
+        init: dict[str, Any] = {"project": project, "group": group, "name": name, "job_type": job_type}
+        init["config"] = without_secrets(config or {})
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self.id = run_id(self.folder, resume)
@@ -92,7 +91,13 @@ class WandbRun:
         settings = wandb.Settings(**{k: v for k, v in wanted.items() if k in wandb.Settings.model_fields})
         again = "allow" if resume and mode == "online" else None
         run = wandb.init(
-            mode=mode, dir=str(self.folder.parent), id=self.id, resume=again, reinit="create_new", settings=settings, **init
+            mode=mode,
+            dir=str(self.folder.parent),
+            id=self.id,
+            resume=again,
+            reinit="create_new",
+            settings=settings,
+            **init,
         )
         run.define_metric("tokens", hidden=True)
         run.define_metric("*", step_metric="tokens")

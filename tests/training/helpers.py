@@ -9,10 +9,27 @@ from attnzoo.tasks.config import TaskConfig
 from attnzoo.training.config import LoggerConfig, MeasureConfig, RunConfig, TrainerConfig
 
 MODEL = {"n_layers": 1, "d_model": 16, "n_heads": 2}
-TRAINER = {"max_steps": 6, "batch_size": 2, "eval_every": 3, "log_every": 2, "progress": False, "precision": "fp32", "device": "cpu"}
+TRAINER = {
+    "max_steps": 6,
+    "batch_size": 2,
+    "eval_every": 3,
+    "log_every": 2,
+    "progress": False,
+    "precision": "fp32",
+    "device": "cpu",
+}
 
 
-def tiny(folder: Path | str = "unused", attention: str = "sdpa", *, options=None, task="recall", model=None, seed=0, **trainer) -> RunConfig:
+def tiny(
+    folder: Path | str = "unused",
+    attention: str = "sdpa",
+    *,
+    options=None,
+    task="recall",
+    model=None,
+    seed=0,
+    **trainer,
+) -> RunConfig:
     """A run of a fraction of a second on recall, or on text with task='text'."""
     return RunConfig(
         attention=AttentionConfig(attention, options or {}),
