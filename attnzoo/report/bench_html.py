@@ -9,11 +9,11 @@ from typing import Any
 
 from attnzoo.files import write_text_atomic
 from attnzoo.report.columns import MIB, decimals_for, fixed
+from attnzoo.report.groups import clean, distinct
 from attnzoo.report.marks import Series
 from attnzoo.report.page import render
 from attnzoo.report.plots import Plot
 from attnzoo.report.records import dig, number
-from attnzoo.report.rows import clean, distinct
 from attnzoo.report.scales import Axis, compact, tokens
 from attnzoo.report.svg import Chart
 

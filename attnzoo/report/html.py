@@ -10,11 +10,12 @@ from typing import Any
 
 from attnzoo.files import write_text_atomic
 from attnzoo.report.csv import write_csv
+from attnzoo.report.groups import clean, distinct
 from attnzoo.report.matrix import matrix
 from attnzoo.report.page import render
 from attnzoo.report.plots import plots
 from attnzoo.report.records import Found, dig, find_records, number
-from attnzoo.report.rows import Row, Summary, clean, distinct, summarise
+from attnzoo.report.rows import Row, Summary, summarise
 from attnzoo.report.scales import compact
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from attnzoo.report.rows import clean
+from attnzoo.report.groups import clean
 from attnzoo.report.scales import Scale
 
 COLOURS = 10

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from attnzoo.report.groups import clean, distinct
 from attnzoo.report.records import dig
-from attnzoo.report.rows import Row, clean, distinct
+from attnzoo.report.rows import Row
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from attnzoo.report.groups import clean
 from attnzoo.report.marks import swatch
-from attnzoo.report.rows import clean
 
 _TEMPLATES = Path(__file__).parent / "templates"
 

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from attnzoo.report.columns import Column, columns, decimals_for, fixed
+from attnzoo.report.groups import PLACE, clean, distinct, groups_of, labels_of
 from attnzoo.report.records import dig, number
 
-_SETTINGS = ("options", "positions", "n_heads", "n_kv_heads", "kernel_requested")
-_PLACE = ("environment.device", "environment.cpu", "environment.precision", "environment.threads", "cost.shape")
-_SIZES = ("cost.parameters", "quality.tokens_seen", *_PLACE)
-_FIELDS = {"speed": _PLACE, "memory": _PLACE, "quality": ("quality.tokens_seen",), "size": ()}
+_FIELDS = {"speed": PLACE, "memory": PLACE, "quality": ("quality.tokens_seen",), "size": ()}
 
 # 0.975 quantiles of Student's t for 1, 2, … degrees of freedom
 _T = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
@@ -118,63 +116,12 @@ class Summary:
 def summarise(records: Sequence[Mapping[str, Any]], *, group: bool = True) -> Summary:
     """Rows of the records, in their order; ``group`` gathers the seeds of a backend into one row."""
     chosen = columns(records)
-    groups = _groups(records) if group else [[record] for record in records]
-    rows = [_row(label, members, chosen) for label, members in zip(_labels(groups, group), groups, strict=True)]
+    groups = groups_of(records) if group else [[record] for record in records]
+    rows = [_row(label, members, chosen) for label, members in zip(labels_of(groups, group), groups, strict=True)]
     summary = Summary(rows, [column for column in chosen if any(column.key in row.values for row in rows)])
     for column in summary.columns:
         _find_best(summary, column)
     return summary
-
-
-def clean(text: Any) -> str:
-    """``text`` without control characters (a terminal obeys them, XML forbids them); line ends and tabs stay."""
-    return "".join(char if char.isprintable() or char in "\n\t" else "\N{REPLACEMENT CHARACTER}" for char in str(text))
-
-
-def distinct(items: Iterable[Any]) -> list[str]:
-    """The non-empty items as text, each once, in order."""
-    return list(dict.fromkeys(str(item) for item in items if item not in (None, "")))
-
-
-def _setting(record: Mapping[str, Any]) -> dict[str, str]:
-    return {name: json.dumps(record.get(name), sort_keys=True, default=str) for name in _SETTINGS}
-
-
-def _groups(records: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
-    """Records that differ in nothing but the seed; a seed seen twice starts another group, so nothing is averaged over
-    two configurations."""
-    groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
-    for record in records:
-        setting = (str(record.get("attention")), *_setting(record).values())
-        turn = 0
-        while not _fits(record, groups.get((*setting, str(turn)), ())):
-            turn += 1
-        groups.setdefault((*setting, str(turn)), []).append(record)
-    return list(groups.values())
-
-
-def _fits(record: Mapping[str, Any], members: Sequence[Mapping[str, Any]]) -> bool:
-    """Another seed of the same run; a cell that failed has no sizes and joins by its settings alone."""
-    if any(member.get("seed") == record.get("seed") for member in members):
-        return False
-    finished = [member for member in (record, *members) if member.get("status") == "ok"]
-    return len({json.dumps([dig(r, path) for path in _SIZES], default=str) for r in finished}) < 2
-
-
-def _labels(groups: Sequence[Sequence[Mapping[str, Any]]], grouped: bool) -> list[str]:
-    """Backend names, with the settings in which rows of the same backend differ, else a running number."""
-    names = [clean(members[0].get("attention") or "?") for members in groups]
-    labels: list[str] = []
-    for name, members in zip(names, groups, strict=True):
-        rivals = [_setting(other[0]) for other, its in zip(groups, names, strict=True) if its == name]
-        mine = _setting(members[0])
-        apart = [f"{key}={mine[key].strip(chr(34))}" for key in _SETTINGS if len({r[key] for r in rivals}) > 1]
-        if not grouped and len(distinct(m.get("seed") for g in groups for m in g)) > 1:
-            apart.append(f"seed={members[0].get('seed')}")
-        label = f"{name} ({', '.join(apart)})" if apart else name
-        count = 1 + sum(other == label or other.startswith(f"{label} #") for other in labels)
-        labels.append(f"{label} #{count}" if count > 1 else label)
-    return labels
 
 
 def _row(label: str, records: list[Mapping[str, Any]], chosen: Sequence[Column]) -> Row:

@@ -1,0 +1,64 @@
+"""Which records belong to one row, and what the row is called."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from attnzoo.report.records import dig
+
+PLACE = ("environment.device", "environment.cpu", "environment.precision", "environment.threads", "cost.shape")
+_SETTINGS = ("options", "positions", "n_heads", "n_kv_heads", "kernel_requested")
+_SIZES = ("cost.parameters", "quality.tokens_seen", *PLACE)
+
+
+def clean(text: Any) -> str:
+    """``text`` without control characters (a terminal obeys them, XML forbids them); line ends and tabs stay."""
+    return "".join(char if char.isprintable() or char in "\n\t" else "\N{REPLACEMENT CHARACTER}" for char in str(text))
+
+
+def distinct(items: Iterable[Any]) -> list[str]:
+    """The non-empty items as text, each once, in order."""
+    return list(dict.fromkeys(str(item) for item in items if item not in (None, "")))
+
+
+def _setting(record: Mapping[str, Any]) -> dict[str, str]:
+    return {name: json.dumps(record.get(name), sort_keys=True, default=str) for name in _SETTINGS}
+
+
+def groups_of(records: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+    """Records that differ in nothing but the seed; a seed seen twice starts another group, so nothing is averaged over
+    two configurations."""
+    groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    for record in records:
+        setting = (str(record.get("attention")), *_setting(record).values())
+        turn = 0
+        while not _fits(record, groups.get((*setting, str(turn)), ())):
+            turn += 1
+        groups.setdefault((*setting, str(turn)), []).append(record)
+    return list(groups.values())
+
+
+def _fits(record: Mapping[str, Any], members: Sequence[Mapping[str, Any]]) -> bool:
+    """Another seed of the same run; a cell that failed has no sizes and joins by its settings alone."""
+    if any(member.get("seed") == record.get("seed") for member in members):
+        return False
+    finished = [member for member in (record, *members) if member.get("status") == "ok"]
+    return len({json.dumps([dig(r, path) for path in _SIZES], default=str) for r in finished}) < 2
+
+
+def labels_of(groups: Sequence[Sequence[Mapping[str, Any]]], grouped: bool) -> list[str]:
+    """Backend names, with the settings in which rows of the same backend differ, else a running number."""
+    names = [clean(members[0].get("attention") or "?") for members in groups]
+    labels: list[str] = []
+    for name, members in zip(names, groups, strict=True):
+        rivals = [_setting(other[0]) for other, its in zip(groups, names, strict=True) if its == name]
+        mine = _setting(members[0])
+        apart = [f"{key}={mine[key].strip(chr(34))}" for key in _SETTINGS if len({r[key] for r in rivals}) > 1]
+        if not grouped and len(distinct(m.get("seed") for g in groups for m in g)) > 1:
+            apart.append(f"seed={members[0].get('seed')}")
+        label = f"{name} ({', '.join(apart)})" if apart else name
+        count = 1 + sum(other == label or other.startswith(f"{label} #") for other in labels)
+        labels.append(f"{label} #{count}" if count > 1 else label)
+    return labels
