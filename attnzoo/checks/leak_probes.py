@@ -39,7 +39,7 @@ def suffix_perturbation(s: Subject, name: str = "suffix_perturbation") -> list[L
 def single_token(s: Subject) -> list[LeakTest]:
     """One token is changed: earlier logits stand still. Whether later ones move tells if the past is read at all."""
     worst, heard, reads_past = Worst(s.allowed), False, 0
-    tokens = s.some(16)
+    tokens = s.some(64)
     for token in tokens:
         move = s.moved(s.replace(token))
         worst.see(move[:, :token], token)
