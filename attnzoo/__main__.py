@@ -1,0 +1,5 @@
+"""``python -m attnzoo``."""
+
+from attnzoo.cli import main
+
+raise SystemExit(main())

@@ -1,0 +1,59 @@
+"""One file a command: ``add_arguments(parser)`` and ``run(arguments)``, the exit status. Heavy imports are inside ``run``."""
+
+from __future__ import annotations
+
+import json
+from argparse import ArgumentParser, Namespace
+from typing import Any
+
+from attnzoo.files import finite
+from attnzoo.training.config import RunConfig, to_yaml
+
+# a refused run was a wrong request; a refused cell of a comparison is a result
+EXIT = {"ok": 0, "refused": 2, "interrupted": 130}
+
+
+def add_json(parser: ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def add_device(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--device", default="auto", metavar="auto|cpu|cuda", help="where it runs (auto: CUDA if there is one)"
+    )
+
+
+def add_overrides(parser: ArgumentParser) -> None:
+    """What every command takes that runs a configuration."""
+    parser.add_argument(
+        "overrides", nargs="*", metavar="KEY=VALUE", help="model.n_layers=4, attention=linear, attention.chunk=64 …"
+    )
+    parser.add_argument("--cfg", choices=("job",), help="print the composed configuration and stop")
+    parser.add_argument(
+        "--config-dir",
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="a folder with more choices, as DIR/experiment/mine.yaml",
+    )
+
+
+def composed(kind: str, arguments: Namespace) -> RunConfig | None:
+    """The configuration that was asked for; None when it was only to be shown, which is done then."""
+    from attnzoo.config import compose
+
+    show = arguments.cfg is not None
+    cfg = compose(kind, arguments.overrides, folders=arguments.config_dir, load_backends=not show)
+    if show:
+        print(to_yaml(cfg), end="")
+    return None if show else cfg
+
+
+def print_json(value: Any) -> None:
+    print(json.dumps(finite(value), indent=2, ensure_ascii=False))
+
+
+def failed(record: dict[str, Any]) -> bool:
+    """Whether a run that was done shows something wrong: it broke, it leaks, or its backend computes something else."""
+    verdicts = [record.get(part, {}).get("passed") for part in ("leak", "correct")]
+    return record["status"] not in ("ok", "refused") or False in verdicts

@@ -1,0 +1,32 @@
+"""Train several backends on the same data for the same tokens, each in a fresh process, and measure them in turns.
+
+  attnzoo compare backends=[exact,sdpa,linear] seeds=[0,1] experiment=demo
+  attnzoo compare backends=[sliding_window,linear] options.sliding_window.window=32
+
+Started again, it keeps what has finished and goes on. Refused cells keep their row, with the reasons.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from typing import cast
+
+from attnzoo.commands import add_overrides, composed, failed
+from attnzoo.training.config import CompareConfig
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    add_overrides(parser)
+
+
+def run(arguments: Namespace) -> int:
+    cfg = composed("compare", arguments)
+    if cfg is None:
+        return 0
+    from attnzoo.comparison import compare
+    from attnzoo.report import print_table
+
+    records = compare(cast(CompareConfig, cfg))
+    print_table(records)
+    print(f"report: {cfg.run_dir}/report.html")
+    return int(any(failed(record) for record in records))

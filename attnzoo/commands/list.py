@@ -1,0 +1,103 @@
+"""The backends: which head layouts and masks they take, what they cost, and whether they run on this machine."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from typing import Any
+
+from attnzoo.commands import add_device, add_json, print_json
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    add_device(parser)
+    add_json(parser)
+
+
+def run(arguments: Namespace) -> int:
+    from attnzoo import registry
+    from attnzoo.measure import resolve_device
+
+    device = resolve_device(arguments.device)
+    rows = [describe(name, device) for name in registry.list_backends()]
+    broken = [
+        {"name": plugin.name, "origin": plugin.distribution, "error": plugin.error}
+        for plugin in registry.broken_plugins()
+    ]
+    if arguments.json:
+        print_json({"device": device, "backends": rows, "broken": broken})
+    else:
+        _print(rows, broken, device)
+    return 0
+
+
+def describe(name: str, device: str) -> dict[str, Any]:
+    """One backend as plain values; ``here`` is training, inference or none, ``why_not`` the reasons against training."""
+    from attnzoo import registry
+
+    cls = registry.get(name)
+    can, default = cls.capabilities, cls.default_kv_heads(8)
+    why_not = registry.why_not(name, device=device, training=True)
+    inference = not why_not or not registry.why_not(name, device=device, training=False)
+    return {
+        "name": name,
+        "about": (cls.__doc__ or "").strip().partition("\n")[0],
+        "source": cls.source,
+        "origin": registry.origin(name),
+        "heads": f"G = {default} of 8 by default" if default != 8 else "G ≤ H" if can.grouped_heads else "G = H",
+        "masks": sorted(can.masks),
+        "kernels": list(cls.kernels),
+        "options": {key: value for key, value in vars(cls.Options()).items() if key != "kernel"},
+        "time": can.time,
+        "memory": can.memory,
+        "state": can.state,
+        "here": "training" if not why_not else "inference" if inference else "none",
+        "why_not": why_not,
+    }
+
+
+def _print(rows: list[dict[str, Any]], broken: list[dict[str, str]], device: str) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    from attnzoo.masks import FIELDS
+
+    console = Console()
+    if not console.is_terminal:
+        console.width = max(console.width, 140)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for title in (
+        "backend",
+        "heads",
+        "masks",
+        "time",
+        "memory",
+        "state",
+        f"on this machine ({device})",
+        "from",
+    ):
+        table.add_column(title, overflow="fold", no_wrap=title == "backend")
+    for row in rows:
+        masks = "all" if set(row["masks"]) == FIELDS else ", ".join(row["masks"])
+        here = {"training": "[green]runs[/]", "inference": "[yellow]inference only[/]: ", "none": "[red]no[/]: "}[
+            row["here"]
+        ]
+        growth = [_growth(row[key]) for key in ("time", "memory", "state")]
+        table.add_row(
+            row["name"], row["heads"], masks, *growth, here + _escaped("; ".join(row["why_not"])), row["origin"]
+        )
+    console.print(table, highlight=False)
+    for plugin in broken:
+        text = f"[red]{plugin['name']}[/] of {_escaped(plugin['origin'])} failed to import: {_escaped(plugin['error'])}"
+        console.print(text, highlight=False)
+
+
+def _growth(exponent: float) -> str:
+    """How a cost grows with the tokens T."""
+    return {0.0: "1", 1.0: "T", 2.0: "T²"}.get(exponent, f"T^{exponent:g}")
+
+
+def _escaped(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)

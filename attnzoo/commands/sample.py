@@ -1,0 +1,59 @@
+"""Generate text with a trained model.
+
+attnzoo sample runs/sdpa-seed0 --prompt "Call me " --tokens 200 --temperature 0.8 --seed 1
+"""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace
+
+from attnzoo.commands import add_device
+from attnzoo.errors import RequestError
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help="a run folder")
+    parser.add_argument("--prompt", default="\n", help="what the text starts with")
+    parser.add_argument("--tokens", type=int, default=200, metavar="N", help="new tokens")
+    parser.add_argument("--temperature", type=float, default=0.8, help="0 takes the likeliest token each time")
+    parser.add_argument("--top-k", type=int, metavar="K", help="draw from the K likeliest tokens")
+    parser.add_argument(
+        "--top-p", type=float, metavar="P", help="draw from the likeliest tokens that hold P of the probability"
+    )
+    parser.add_argument("--seed", type=int, default=0)
+    add_device(parser)
+
+
+def run(arguments: Namespace) -> int:
+    bounds = [
+        ("tokens", arguments.tokens, arguments.tokens >= 1, "at least 1"),
+        ("temperature", arguments.temperature, 0 <= arguments.temperature < float("inf"), "at least 0"),
+        ("top-k", arguments.top_k, arguments.top_k is None or arguments.top_k >= 1, "at least 1"),
+        ("top-p", arguments.top_p, arguments.top_p is None or 0 < arguments.top_p <= 1, "more than 0 and at most 1"),
+        ("prompt", repr(arguments.prompt), bool(arguments.prompt), "at least one character"),
+    ]
+    faults = [f"--{name} {value}: must be {phrase}" for name, value, holds, phrase in bounds if not holds]
+    if faults:
+        raise RequestError("attnzoo sample cannot do this", faults)
+    import torch
+
+    from attnzoo.measure import resolve_device
+    from attnzoo.training import load_run
+
+    device = resolve_device(arguments.device)
+    _, model, task = load_run(arguments.run)
+    tokenizer = getattr(task, "tokenizer", None)
+    if tokenizer is None:
+        raise RequestError(f"{arguments.run} was trained on {task.name}, which is no text")
+    start = torch.tensor([tokenizer.encode(arguments.prompt)], device=device)
+    tokens = model.to(device).generate(
+        start,
+        arguments.tokens,
+        temperature=arguments.temperature,
+        top_k=arguments.top_k,
+        top_p=arguments.top_p,
+        seed=arguments.seed,
+    )
+    sys.stdout.write(tokenizer.decode(tokens[0].tolist()) + "\n")
+    return 0

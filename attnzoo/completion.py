@@ -1,0 +1,87 @@
+"""Tab completion: the candidates for a half-typed command line, and the scripts that ask for them. No torch here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from importlib import import_module
+
+from attnzoo import groups
+from attnzoo.cli import COMMANDS, Parser
+
+# the shell hands over the whole line; bash splits words at "=", so what stands before the last one is cut off again
+BASH = r"""_attnzoo() {
+    local words cur=${COMP_LINE:0:COMP_POINT}
+    read -r -a words <<< "$cur"
+    [[ $cur == *" " ]] && words+=("")
+    local last=${words[-1]}
+    mapfile -t COMPREPLY < <(attnzoo __complete "${words[@]:1}" 2>/dev/null)
+    if [[ ${#COMPREPLY[@]} -eq 0 ]]; then
+        mapfile -t COMPREPLY < <(compgen -f -- "$last")
+    elif [[ $COMP_WORDBREAKS == *=* && $last == *=* ]]; then
+        COMPREPLY=("${COMPREPLY[@]#"${last%"${last##*=}"}"}")
+    fi
+    [[ ${COMPREPLY[0]} == *[=,.] ]] && compopt -o nospace 2>/dev/null
+}
+complete -F _attnzoo attnzoo"""
+
+ZSH = r"""_attnzoo() {
+    local -a found
+    found=("${(@f)$(attnzoo __complete "${(@)words[2,CURRENT]}" 2>/dev/null)}")
+    if [[ -z "$found" ]]; then _files; else compadd -S '' -- $found; fi
+}
+compdef _attnzoo attnzoo"""
+
+
+def script(shell: str) -> str:
+    """The completion script of bash or zsh."""
+    return {"bash": BASH, "zsh": ZSH}[shell]
+
+
+def complete(words: Sequence[str]) -> list[str]:
+    """Candidates for the last of the words after ``attnzoo``; [] leaves it to the shell's file names.
+
+    >>> complete(["train", "attention=li"])
+    ['attention=linear']
+    """
+    words = list(words) or [""]
+    last = words[-1]
+    if len(words) == 1:
+        return _starting(last, [*COMMANDS, "--help", "--version", "--completion"])
+    command = words[0]
+    if command not in COMMANDS:
+        return []
+    if last.startswith("-"):
+        return _starting(last, _options(command))
+    if command in groups.SCHEMAS:
+        return _override(command, last, words[:-1])
+    if command in ("check", "bench"):
+        return _starting(last, groups.backend_names())
+    return []
+
+
+def _options(command: str) -> list[str]:
+    parser = Parser(prog=command)
+    import_module(f"attnzoo.commands.{command}").add_arguments(parser)
+    return [word for action in parser._actions for word in action.option_strings if word.startswith("--")]
+
+
+def _override(command: str, last: str, before: Sequence[str]) -> list[str]:
+    """Keys before the "=", choices behind it; in a list, or in several values, the piece after the last comma."""
+    key, equals, value = last.partition("=")
+    if not equals:
+        keys = [f"{name}=" for name in (*groups.GROUPS, *groups.keys(groups.SCHEMAS[command]), *_backend_keys(before))]
+        return _starting(last, keys)
+    cut = max(value.rfind(","), value.rfind("[")) + 1
+    options = groups.backend_names() if key in ("backends", "baseline") else []
+    options = groups.choices(key) if key in groups.GROUPS else options
+    return [f"{key}={value[:cut]}{found}" for found in _starting(value[cut:], options)]
+
+
+def _backend_keys(before: Sequence[str]) -> list[str]:
+    """Option keys of the backend chosen earlier on the line."""
+    chosen = [word.partition("=")[2] for word in before if word.startswith("attention=")]
+    return [f"attention.{option}" for option in groups.preset_options(chosen[-1]) or ()] if chosen else []
+
+
+def _starting(text: str, candidates: Iterable[str]) -> list[str]:
+    return sorted({candidate for candidate in candidates if candidate.startswith(text)})
