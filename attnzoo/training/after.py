@@ -33,7 +33,7 @@ def sample(model: CausalLM, task: Task, seed: int, temperature: float = 0.8) -> 
 def leaks(model: CausalLM, task: Task, cfg: RunConfig, device: str, precision: str) -> dict[str, Any]:
     """The leak tests on this very model, at the length and in the precision it was trained with.
 
-    The entropy canary trains from new values; a narrower model of the same attention and layout does, and takes seconds.
+    The entropy canary trains from new values; a narrower model of the same attention and layout takes seconds.
     """
 
     def logits(tokens: torch.Tensor) -> torch.Tensor:

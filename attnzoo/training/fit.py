@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 from lightning import Trainer
 from lightning.pytorch.loggers.logger import Logger
+from lightning.pytorch.plugins.environments import LightningEnvironment
 
 from attnzoo.model import CausalLM
 from attnzoo.tasks import Task
@@ -34,7 +35,6 @@ from attnzoo.training.stream import StepStream
 QUIET_LOGGERS = ("lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities.rank_zero", "lightning.pytorch")
 QUIET_WARNINGS = (
     "GPU available but not used",  # device=cpu was asked for
-    "The `srun` command is available",  # one process is what is wanted
     "`isinstance\\(treespec, LeafSpec\\)` is deprecated",  # Lightning's own use of torch
 )
 
@@ -89,7 +89,7 @@ def fit(
             max_epochs=-1,
             callbacks=callbacks,
             logger=list(loggers) or False,
-            plugins=[AtomicCheckpointIO()],
+            plugins=[AtomicCheckpointIO(), LightningEnvironment()],  # one process, under Slurm too
             default_root_dir=str(checkpoint.parent) if checkpoint else None,
             enable_checkpointing=checkpoint is not None,
             enable_progress_bar=False,

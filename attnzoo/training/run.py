@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Any
 import torch
 
 from attnzoo import registry
-from attnzoo.errors import AttnzooError, Refused, RequestError
+from attnzoo.errors import Refused, RequestError
 from attnzoo.files import finite
 from attnzoo.measure.environment import environment, now, resolve_device, resolve_precision
 from attnzoo.measure.outcome import outcome
@@ -27,6 +28,7 @@ from attnzoo.training.probe import run_probe
 from attnzoo.training.validation import faults, machine_faults
 from attnzoo.training.wandb_run import WandbRun
 
+CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
@@ -78,24 +80,20 @@ def train(cfg: RunConfig) -> Record:
     wandb = open_wandb(cfg, folder)
     run = Run(cfg, folder, device, precision, model, task, record, wandb)
     try:
-        with torch.random.fork_rng():
+        with torch.random.fork_rng(devices=[device] if device != "cpu" else []):
             stages(run)
         return close(record, folder, started, "ok", [])
-    except KeyboardInterrupt:
-        close(record, folder, started, "interrupted", ["stopped from the keyboard"])
+    except (KeyboardInterrupt, SystemExit) as stop:  # Ctrl-C, or a SIGTERM that Lightning turned into SystemExit
+        close(record, folder, started, "interrupted", [f"stopped by {type(stop).__name__}"])
         raise
     except Exception as error:  # whatever broke belongs in the record; a wrong request goes to the person too
-        status, reasons = outcome(error)
-        wrong_request = isinstance(error, (RequestError, OSError)) and not isinstance(error, Refused)
-        with suppress(
-            RequestError if wrong_request else ()
-        ):  # on a full disk the record fails like what came before it
-            close(record, folder, started, status, reasons)
-        if isinstance(error, OSError):
-            raise AttnzooError(f"{folder.path}: {error.strerror or error}") from error
-        if wrong_request:
-            raise
-        return record
+        if isinstance(error, OSError) and error.errno in CANNOT_WRITE:
+            error = RequestError(f"cannot write in {folder.path}: {error.strerror}")
+        if isinstance(error, RequestError) and not isinstance(error, Refused):
+            with suppress(RequestError):  # on a full disk the record fails like what came before it
+                close(record, folder, started, *outcome(error))
+            raise error
+        return close(record, folder, started, *outcome(error))
     finally:
         wandb.summarise(flat_numbers(record))
         wandb.finish(ok=record.get("status") == "ok")
