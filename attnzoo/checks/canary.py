@@ -32,8 +32,8 @@ def entropy_canary(
     """Train a fresh model briefly (AdamW) on fresh uniform tokens and hold its loss to their entropy.
 
     Each batch is scored before the model is trained on it. Whatever a causal model has learned, its expected loss there
-    is at least ln V (Gibbs' inequality); the mean over the second half of the steps may fall below by sampling alone, by
-    at most `DEVIATIONS` of its standard errors, estimated from the same losses. A leak that serves few predictions, or
+    is at least ln V (Gibbs' inequality). The mean over the second half of the steps may fall below by chance, by at
+    most `DEVIATIONS` of its standard errors, estimated from the same losses. A leak that serves few predictions, or
     is hard to use, needs more steps: the perturbation tests are sharper.
 
     Args:
