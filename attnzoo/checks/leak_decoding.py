@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attnzoo.checks.leak_setup import rounding
 from attnzoo.checks.leak_subject import LeakTest, Subject, Worst, distance, skip
 from attnzoo.errors import Refused, RequestError
 
@@ -46,9 +47,11 @@ def decoding(s: Subject) -> list[LeakTest]:
     model: Any = next((m for m in s.modules if hasattr(m, "new_cache")), None)
     if model is None:
         return [skip(name, "the callable shows no module with new_cache")]
-    worst, broken = Worst(s.bound), ""
+    broken = ""
     try:
-        parallel = model(s.tokens)
+        parallel = model(s.tokens)  # not the callable: it may run the model in another precision than its cache has
+        bound = rounding(parallel.dtype, [model], s.tokens.device)[0] * float(parallel.abs().max())
+        worst = Worst(bound)
         for spare, chunks in enumerate(splits(s.n_tokens)):
             decoded, faults = _decode(model, s.tokens, chunks, spare)
             worst.see(distance(decoded, parallel), spare)
@@ -60,9 +63,9 @@ def decoding(s: Subject) -> list[LeakTest]:
     chunks = splits(s.n_tokens)[worst.cut]
     bad = (
         f"logit {worst.position} of row {worst.row} differs from the parallel pass, by up to {worst.largest:.2g} "
-        f"(bound {s.bound:.2g}), when tokens come in chunks of {_short(chunks)}"
+        f"(bound {bound:.2g}), when tokens come in chunks of {_short(chunks)}"
     )
-    return [worst.result(name, f"{len(splits(s.n_tokens))} splits equal the parallel pass (bound {s.bound:.2g})", bad)]
+    return [worst.result(name, f"{len(splits(s.n_tokens))} splits equal the parallel pass (bound {bound:.2g})", bad)]
 
 
 def splits(n_tokens: int) -> list[list[int]]:

@@ -1,0 +1,124 @@
+"""Checks of a whole language model and its task: `check_model`. Shapes: see `attnzoo.shapes`.
+
+What an operator can be right about and a model still get wrong: labels, ties, the loss, padding, packed documents,
+generation, positions while decoding, leaks.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnzoo.checks import model_properties as properties
+from attnzoo.checks import task_properties
+from attnzoo.checks.canary import entropy_canary
+from attnzoo.checks.compare import Failed, Skip
+from attnzoo.checks.leak import leak_test
+from attnzoo.checks.leak_setup import modules_behind, prepared
+from attnzoo.checks.leak_subject import LeakTest
+from attnzoo.checks.model_properties import Model
+from attnzoo.checks.report import FAILED, PASSED, REFUSED, SKIPPED, CheckReport, Result
+from attnzoo.errors import Refused, RequestError
+from attnzoo.tasks.base import Task
+
+OF_MODEL: tuple[Callable[[Model], str], ...] = (
+    properties.tied_weights,
+    properties.loss_over_tokens,
+    properties.batch_independence,
+    properties.left_padding,
+    properties.right_padding,
+    properties.documents_isolated,
+    properties.decode_positions,
+    properties.full_cache,
+    properties.generation,
+    properties.padded_generation,
+)
+OF_TASK: tuple[Callable[[Task], str], ...] = (task_properties.label_shift, task_properties.splits_disjoint)
+
+
+def check_model(
+    model: Callable[[Tensor], Tensor],
+    *,
+    vocab_size: int | None = None,
+    task: Task | None = None,
+    n_tokens: int = 64,
+    seed: int = 0,
+    device: str | torch.device = "cpu",
+    make_model: Callable[[], nn.Module] | None = None,
+    quick: bool = False,
+) -> CheckReport:
+    """Hold a language model, and the task it is trained on, to what every such pair must keep.
+
+    Args:
+        model: tokens (B, T) -> logits (B, T, V): an `attnzoo.CausalLM`, or any callable. What it has no argument or
+            method for (``key_padding``, ``documents``, ``new_cache``, ``generate``, ``loss``) is skipped with the reason.
+        vocab_size: V; None takes it from the model or the task.
+        task: its batches are checked as well.
+        n_tokens: T of the leak tests.
+        make_model: a fresh model for the entropy canary; None trains a copy of this one.
+        quick: without the canary.
+
+    Raises:
+        RequestError: not a callable, or no vocab_size to be found.
+    """
+    vocab_size = vocab_size or getattr(model, "vocab_size", None) or getattr(task, "vocab_size", None)
+    if not callable(model) or vocab_size is None:
+        why: list[str] = [f"model must be a callable, got {type(model).__name__}"] if not callable(model) else []
+        raise RequestError("this cannot be checked", why + ([] if vocab_size else ["vocab_size must be given"]))
+    started, device = time.perf_counter(), torch.device(device)
+    modules, results = modules_behind(model), []
+    with prepared(modules, device, seed):
+        subject = Model(model, vocab_size, device, torch.Generator().manual_seed(seed))
+        dtype = str(subject(subject.tokens(1, 2)).dtype).removeprefix("torch.")
+        results += [_attempt(prop, subject) for prop in OF_MODEL]
+    results += [_attempt(prop, task) if task else _skipped(prop, "no task was given") for prop in OF_TASK]
+    report = leak_test(model, vocab_size=vocab_size, n_tokens=n_tokens, seed=seed, device=device)
+    results += [_from_leak(test, report.setting) for test in report.tests]
+    if not quick:
+        results.append(_canary(make_model, modules, vocab_size, seed, device))
+    name = type(modules[0] if modules else model).__name__
+    return CheckReport(name, str(device), (dtype,), quick, results, seconds=time.perf_counter() - started)
+
+
+def _attempt(prop: Callable[[Any], str], subject: Any) -> Result:
+    """Try a property; it returns on what input it held, or raises."""
+    about = (prop.__doc__ or "").strip()
+    try:
+        return Result(prop.__name__, prop(subject), PASSED, about=about)
+    except Failed as found:
+        return Result(
+            prop.__name__, "random tokens", FAILED, found.expected, found.actual, found.where, found.detail, about
+        )
+    except Refused as refusal:
+        return Result(prop.__name__, "", REFUSED, detail=" ".join(str(refusal).split()), about=about)
+    except Skip as why:
+        return Result(prop.__name__, "", SKIPPED, detail=str(why), about=about)
+    except Exception as error:  # whatever the model under check raises is a finding, and is reported whole
+        return Result(prop.__name__, "", FAILED, "a result", f"{type(error).__name__}: {error}", about=about)
+
+
+def _skipped(prop: Callable, why: str) -> Result:
+    return Result(prop.__name__, "", SKIPPED, detail=why, about=(prop.__doc__ or "").strip())
+
+
+def _from_leak(test: LeakTest, setting: str) -> Result:
+    status = SKIPPED if test.skipped else PASSED if test.passed else FAILED
+    where = "" if test.first_leaking_position is None else f"logit {test.first_leaking_position}"
+    change = "" if test.max_change is None else f"a change of {test.max_change:.3g}"
+    about = "no logit depends on a later token"
+    return Result(f"leak_{test.name}", setting, status, "no change", change, where, test.detail, about)
+
+
+def _canary(make_model, modules: list[nn.Module], vocab_size: int, seed: int, device: torch.device) -> Result:
+    if make_model is None:
+        if not modules or not any(p.requires_grad for p in modules[0].parameters()):
+            return _from_leak(
+                LeakTest("entropy_canary", False, skipped=True, detail="no module to train: pass make_model"), ""
+            )
+        make_model = lambda: copy.deepcopy(modules[0])  # noqa: E731
+    return _from_leak(entropy_canary(make_model, vocab_size, seed=seed, device=device), "fresh uniform tokens")
