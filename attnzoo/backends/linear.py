@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attnzoo.contract import Attention, Capabilities, Options, Request, ScoreBias
 from attnzoo.errors import RequestError
-from attnzoo.kernels.linear import StateCache, chunked, full, step_state
+from attnzoo.kernels.linear import EluPlusOne, StateCache, chunked, full, step_state
 from attnzoo.masks import Mask
 from attnzoo.registry import register
 
@@ -28,8 +28,8 @@ class LinearOptions(Options):
 
 
 def elu_plus_one(x: Tensor) -> Tensor:
-    """elu(x) + 1, positive everywhere: exp(x) below zero, where elu(x) + 1 would round to 0 in float32 from -17 on."""
-    return torch.where(x < 0, x.clamp(max=0).exp(), x + 1)
+    """φ; see `attnzoo.kernels.linear.EluPlusOne`."""
+    return EluPlusOne.apply(x)
 
 
 @register("linear")
@@ -119,5 +119,5 @@ class Linear(Attention):
 
 def _normalise(sums: Tensor, dtype: torch.dtype) -> Tensor:
     """(…, Dv+1) sums of v and of ones -> (…, Dv); 0 where nothing was summed."""
-    total = sums[..., -1:]
-    return (sums[..., :-1] / total.masked_fill(total == 0, 1.0)).to(dtype)
+    values, total = sums.split([sums.shape[-1] - 1, 1], -1)
+    return (values / total.masked_fill(total == 0, 1.0)).to(dtype)

@@ -11,6 +11,24 @@ from torch import Tensor
 from torch.nn import functional as F
 
 
+class EluPlusOne(torch.autograd.Function):
+    """elu(x) + 1, positive everywhere: exp(x) below zero, where elu(x) + 1 would round to 0 in float32 from -17 on.
+
+    Its derivative is min(elu(x) + 1, 1): nothing but the result is kept for the backward pass.
+    """
+
+    @staticmethod
+    def forward(ctx, x: Tensor) -> Tensor:
+        y = x.clamp(max=0).exp_().add_(x.relu())
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> Tensor:
+        (y,) = ctx.saved_tensors
+        return gradient * y.clamp(max=1)
+
+
 class StateCache:
     """A state (B, G, D, E) that stands for all tokens seen so far; its size does not depend on their number."""
 
@@ -49,20 +67,22 @@ def chunked(
         (B, H, Tq, E).
     """
     n_queries, n_keys = queries.shape[2], keys.shape[2]
-    if n_queries != n_keys:  # earlier keys get queries of zero; queries before the first key (a negative pad) see nothing
+    if (
+        n_queries != n_keys
+    ):  # earlier keys get queries of zero; queries before the first key (a negative pad) see nothing
         queries = F.pad(queries, (0, 0, n_keys - n_queries, 0))
     c = min(chunk, n_keys)
     tail = -n_keys % c
-    q, k, v = (F.pad(t, (0, 0, 0, tail)).unflatten(2, (-1, c)) for t in (queries, keys, values))  # (B, ·, N, c, ·)
+    if tail:
+        queries, keys, values = (F.pad(t, (0, 0, 0, tail)) for t in (queries, keys, values))
+    q, k, v = (t.unflatten(2, (-1, c)) for t in (queries, keys, values))  # (B, ·, N, c, ·)
     q = q.unflatten(1, (keys.shape[1], -1))  # (B, G, H/G, N, c, D)
 
-    near = (q @ k.mT[:, :, None]).tril()
+    near = (q @ k.mT[:, :, None]).tril_()
     updates = k.mT @ v  # (B, G, N, D, E)
     if documents is None:
-        carried = updates.cumsum(2).roll(1, 2)
-        carried[:, :, 0] = 0
-        if state is not None:
-            carried = carried + state[:, :, None]
+        first = torch.zeros_like(updates[:, :, 0]) if state is None else state
+        carried = torch.cat([first[:, :, None], updates[:, :, :-1]], 2).cumsum(2)
         out = near @ v[:, :, None] + q @ carried[:, :, None]
     else:
         ids = F.pad(documents, (0, tail), mode="constant").unflatten(1, (-1, c))  # (B, N, c)
