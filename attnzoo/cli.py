@@ -38,7 +38,7 @@ class Parser(argparse.ArgumentParser):
 
     @property
     def command(self) -> str:
-        return self.prog.removeprefix("attnzoo ")
+        return self.prog.removeprefix("attnzoo").strip() or "options"
 
     def error(self, message: str) -> NoReturn:
         raise RequestError(f"{self.command}: {message}")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +53,8 @@ def compose(
         kind: "train" or "compare".
         overrides: KEY=VALUE in Hydra's syntax: ``attention=linear``, ``model.n_layers=2``, ``attention.chunk=64``.
         folders: more folders with the same groups, such as one's own ``experiment/mine.yaml``.
-        load_backends: check the backends' own options too, which imports torch; False loads a chosen plugin only.
+        load_backends: check the values of a backend's own options too, which imports torch where one differs from its
+            default. A chosen plugin is loaded anyway.
 
     Raises:
         RequestError: every fault of the request at once.
@@ -60,6 +63,7 @@ def compose(
         raise RequestError(unknown("kind of configuration", kind, groups.SCHEMAS))
     places = [Path(folder).expanduser().absolute() for folder in folders]
     found = [f"{place}: no such folder" for place in places if not place.is_dir()]
+    places = [place for place in places if place.is_dir()]
     usable: list[str] = []
     for override in parse_overrides(overrides, found):
         wrong = _override_faults(kind, override, places)
@@ -164,20 +168,39 @@ def _compose_plain(kind: str, overrides: list[str], folders: Sequence[Path]) -> 
     from yaml import YAMLError
 
     store = ConfigStore.instance()
-    store.store("train_schema", TrainSchema)
-    store.store("compare_schema", CompareSchema)
+    _register_schema(kind)
     for name in set(groups.choices("attention", folders)) - set(groups.presets("attention", folders)):
         store.store(name, {"name": name}, group="attention")  # a plugin's defaults are filled in once it is chosen
     if folders:
         overrides = [*overrides, f"hydra.searchpath=[{','.join(f'file://{folder}' for folder in folders)}]"]
     try:
-        with initialize_config_dir(str(groups.conf_dir()), version_base="1.3"):
+        with _hydra_to_itself(), initialize_config_dir(str(groups.conf_dir()), version_base="1.3"):
             composed = hydra_compose(kind, overrides)
         values = OmegaConf.to_container(composed, resolve=True)
     except (HydraException, OmegaConfBaseException, YAMLError) as error:
         raise RequestError(_in_plain_words(error, groups.SCHEMAS[kind])) from error
     assert isinstance(values, dict)
     return {str(key): value for key, value in values.items() if key != "experiment"}
+
+
+@cache
+def _register_schema(kind: str) -> None:
+    from hydra.core.config_store import ConfigStore
+
+    ConfigStore.instance().store(f"{kind}_schema", TrainSchema if kind == "train" else CompareSchema)
+
+
+@contextmanager
+def _hydra_to_itself() -> Iterator[None]:
+    """Hydra holds one global instance; that of a surrounding Hydra program is set aside and put back."""
+    from hydra.core.global_hydra import GlobalHydra
+
+    theirs = GlobalHydra.instance().hydra
+    GlobalHydra.instance().clear()
+    try:
+        yield
+    finally:
+        GlobalHydra.instance().hydra = theirs
 
 
 def _in_plain_words(error: Exception, cls: type[RunConfig]) -> str:
@@ -224,7 +247,7 @@ def _option_faults(
 ) -> tuple[dict[str, Any], list[str]]:
     """All options of a backend, defaults included, and what is wrong with the given ones."""
     preset = groups.preset_options(name)
-    if preset is not None and not load_backends:
+    if preset is not None and (not load_backends or all(preset.get(key) == given[key] for key in given)):
         return preset | given, [
             unknown("key", f"{path}.{key}", [f"{path}.{option}" for option in preset])
             for key in given

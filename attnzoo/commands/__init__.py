@@ -1,4 +1,4 @@
-"""One file a command: ``add_arguments(parser)`` and ``run(arguments)``, the exit status. Heavy imports are inside ``run``."""
+"""One file a command: ``add_arguments(parser)`` and ``run(arguments)``, its exit status. Heavy imports stay in it."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 
 from attnzoo.commands import add_device, add_json, print_json
+from attnzoo.training.config import load_config
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -19,6 +20,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
+    load_config(arguments.run)  # a wrong folder is said at once, before torch is imported
     from attnzoo import checks
     from attnzoo.measure import resolve_device
     from attnzoo.training import load_run

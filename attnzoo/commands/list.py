@@ -7,6 +7,8 @@ from typing import Any
 
 from attnzoo.commands import add_device, add_json, print_json
 
+HERE = {"training": "[green]runs[/]", "inference": "[yellow]inference only[/]: ", "none": "[red]no[/]: "}
+
 
 def add_arguments(parser: ArgumentParser) -> None:
     add_device(parser)
@@ -43,7 +45,8 @@ def describe(name: str, device: str) -> dict[str, Any]:
         "about": (cls.__doc__ or "").strip().partition("\n")[0],
         "source": cls.source,
         "origin": registry.origin(name),
-        "heads": f"G = {default} of 8 by default" if default != 8 else "G ≤ H" if can.grouped_heads else "G = H",
+        "heads": ("G ≤ H" if can.grouped_heads else "G = H")
+        + (f", {default} of 8 if not given" if default != 8 else ""),
         "masks": sorted(can.masks),
         "kernels": list(cls.kernels),
         "options": {key: value for key, value in vars(cls.Options()).items() if key != "kernel"},
@@ -66,26 +69,13 @@ def _print(rows: list[dict[str, Any]], broken: list[dict[str, str]], device: str
     if not console.is_terminal:
         console.width = max(console.width, 140)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for title in (
-        "backend",
-        "heads",
-        "masks",
-        "time",
-        "memory",
-        "state",
-        f"on this machine ({device})",
-        "from",
-    ):
+    for title in ("backend", "heads", "masks", "time", "memory", "state", f"on this machine ({device})", "from"):
         table.add_column(title, overflow="fold", no_wrap=title == "backend")
     for row in rows:
         masks = "all" if set(row["masks"]) == FIELDS else ", ".join(row["masks"])
-        here = {"training": "[green]runs[/]", "inference": "[yellow]inference only[/]: ", "none": "[red]no[/]: "}[
-            row["here"]
-        ]
         growth = [_growth(row[key]) for key in ("time", "memory", "state")]
-        table.add_row(
-            row["name"], row["heads"], masks, *growth, here + _escaped("; ".join(row["why_not"])), row["origin"]
-        )
+        here = HERE[row["here"]] + _escaped("; ".join(row["why_not"]))
+        table.add_row(row["name"], row["heads"], masks, *growth, here, row["origin"])
     console.print(table, highlight=False)
     for plugin in broken:
         text = f"[red]{plugin['name']}[/] of {_escaped(plugin['origin'])} failed to import: {_escaped(plugin['error'])}"

@@ -10,6 +10,7 @@ from argparse import ArgumentParser, Namespace
 
 from attnzoo.commands import add_device
 from attnzoo.errors import RequestError
+from attnzoo.training.config import load_config
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -36,6 +37,7 @@ def run(arguments: Namespace) -> int:
     faults = [f"--{name} {value}: must be {phrase}" for name, value, holds, phrase in bounds if not holds]
     if faults:
         raise RequestError("attnzoo sample cannot do this", faults)
+    load_config(arguments.run)  # a wrong folder is said at once, before torch is imported
     import torch
 
     from attnzoo.measure import resolve_device

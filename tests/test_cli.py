@@ -1,0 +1,384 @@
+"""The command line as a person meets it: exit statuses, messages, what is imported, what is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from attnzoo import cli
+from attnzoo.commands import multirun
+from attnzoo.completion import complete, script
+from attnzoo.errors import AttnzooError, RequestError
+
+HEAVY = {"torch", "lightning", "wandb", "xformers", "matplotlib", "hydra"}
+QUICK = ["experiment=tiny", "measure=none", "trainer.max_steps=2"]
+
+
+def attnzoo(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """The command in a fresh process."""
+    root = Path(cli.__file__).resolve().parents[1]
+    path = os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])
+    environment = dict(os.environ, PYTHONPATH=path, OMP_NUM_THREADS="1", WANDB_MODE="offline")
+    return subprocess.run(
+        [sys.executable, "-m", "attnzoo", *words], cwd=cwd, env=environment, capture_output=True, text=True
+    )
+
+
+WRONG = [
+    "trian",
+    "train attention=spda",
+    "train model.n_layer=3",
+    "train model.n_layers=abc",
+    "train model.n_heads=7",
+    "train model.n_kv_heads=3",
+    "train task.n_tokens=0",
+    "train attention=sliding_window attention.window=0",
+    "train trainer.max_steps=0 trainer.batch_size=0",
+    "train data=files data.paths=[empty.txt]",
+    "train data=files data.paths=[nowhere.txt]",
+    "train data=files data.paths=[binary.bin]",
+    "train run_dir=empty.txt",
+    "train run_dir=empty.txt/deeper",
+    "train experiment=dmo",
+    "train seed=0,1",
+    "train linear",
+    "train --jsn",
+    "train --cfg hydra",
+    "train --config-dir nowhere",
+    "train data._target_=os.system",
+    "train -m attention=exact,spda seed=0,-1",
+    "compare backends=[]",
+    "compare backends=[sdpa,flux] seeds=[0,0]",
+    "compare run_dir=empty.txt",
+    "check",
+    "check spda",
+    "check linear --dtype float8",
+    "check linear --device tpu",
+    "leak",
+    "leak nowhere",
+    "leak empty.txt",
+    "leak broken",
+    "leak untrained",
+    "sample nowhere",
+    "sample broken",
+    "sample nowhere --tokens 0 --top-p 2",
+    "report nowhere",
+    "report empty.txt",
+    "list --jsn",
+    "list extra",
+    "--versoin",
+]
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with an empty text, a binary file, a broken run folder and one without weights."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty.txt").touch()
+    (tmp_path / "binary.bin").write_bytes(b"\xff\xfe\x00")
+    for name, text in (("broken", "attention: ["), ("untrained", "attention: {name: sdpa}\n")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.yaml").write_text(text)
+    return tmp_path
+
+
+@pytest.mark.parametrize("line", WRONG)
+def test_a_wrong_request_is_one_message_status_2_and_leaves_nothing(
+    line: str, place: Path, capsys: pytest.CaptureFixture
+) -> None:
+    before = sorted(place.rglob("*"))
+    status = cli.main(line.split())
+    out, err = capsys.readouterr()
+    assert status == 2
+    assert err.startswith("attnzoo: ")
+    assert err.count("attnzoo: ") == 1
+    assert "Traceback" not in err
+    assert len(err) < 2500
+    assert out == ""
+    assert sorted(place.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    "line", ["train attention=spda", "compare backends=[]", "leak broken", "sample nowhere", "lst"]
+)
+def test_a_wrong_request_in_a_real_process(line: str, place: Path) -> None:
+    before = sorted(place.rglob("*"))
+    done = attnzoo(*line.split(), cwd=place)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("attnzoo: ")
+    assert "Traceback" not in done.stderr
+    assert "Warning" not in done.stderr
+    assert sorted(place.rglob("*")) == before
+
+
+def test_every_fault_and_the_nearest_name_are_in_the_message(capsys: pytest.CaptureFixture) -> None:
+    assert cli.main(["train", "attention=spda", "model.n_layer=3", "task.n_tokens=0"]) == 2
+    err = capsys.readouterr().err
+    for part in ("3 faults", "did you mean 'sdpa'?", "did you mean 'model.n_layers'?", "task.n_tokens=0"):
+        assert part in err
+
+
+def loaded(*words: str, cwd: Path) -> set[str]:
+    """The heavy packages that a command has imported when it ends."""
+    code = (
+        "import sys\nfrom attnzoo.cli import main\n"
+        "try:\n    main(sys.argv[1:])\nexcept SystemExit:\n    pass\n"
+        f"print('\\nLOADED', *sorted({HEAVY} & set(sys.modules)))"
+    )
+    root = Path(cli.__file__).resolve().parents[1]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words],
+        cwd=cwd,
+        env=dict(os.environ, PYTHONPATH=str(root)),
+        capture_output=True,
+        text=True,
+    )
+    assert not done.stderr
+    return set(done.stdout.rpartition("LOADED")[2].split())
+
+
+@pytest.mark.parametrize(
+    ("line", "allowed"),
+    [
+        ("--help", set()),
+        ("train --help", set()),
+        ("compare --help", set()),
+        ("bench --help", set()),
+        ("--completion bash", set()),
+        ("__complete train attention=", set()),
+        ("train attention=linear --cfg job", {"hydra"}),
+        ("compare --cfg job", {"hydra"}),
+        ("list", {"torch"}),
+    ],
+)
+def test_only_what_a_command_needs_is_imported(line: str, allowed: set[str], tmp_path: Path) -> None:
+    assert loaded(*line.split(), cwd=tmp_path) <= allowed
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixture) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main([command, "--help"])
+    assert ended.value.code == 0
+    assert f"usage: attnzoo {command}" in capsys.readouterr().out
+
+
+def test_without_a_command_the_help_is_shown_and_the_request_is_wrong(capsys: pytest.CaptureFixture) -> None:
+    assert cli.main([]) == 2
+    out = capsys.readouterr().out
+    assert all(command in out for command in cli.COMMANDS)
+
+
+def test_cfg_prints_what_a_run_folder_would_hold(capsys: pytest.CaptureFixture, tmp_path: Path) -> None:
+    from attnzoo.config import compose, load_config
+
+    assert cli.main(["train", "attention=linear", "--cfg", "job", "model.n_layers=2"]) == 0
+    (tmp_path / "config.yaml").write_text(capsys.readouterr().out)
+    assert load_config(tmp_path) == compose("train", ["attention=linear", "model.n_layers=2"])
+
+
+def test_list_and_doctor_speak_json(capsys: pytest.CaptureFixture) -> None:
+    assert cli.main(["list", "--json", "--device", "cpu"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    rows = {row["name"]: row for row in listed["backends"]}
+    assert (rows["sdpa"]["here"], rows["flex"]["here"], rows["xformers"]["here"]) == ("training", "inference", "none")
+    assert rows["xformers"]["why_not"]
+    assert (rows["linear"]["state"], rows["linear"]["options"]) == (0.0, {"chunk": 128})
+    status = cli.main(["doctor", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert status == int(bool(found["problems"]))
+    assert found["environment"]["torch"]
+    assert Path(found["conf"], "train.yaml").is_file()
+
+
+def test_the_list_shows_each_backend_and_why_not(capsys: pytest.CaptureFixture) -> None:
+    assert cli.main(["list", "--device", "cpu"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "inference only" in text
+    assert "xformers has no operator" in text
+    assert all(name in text for name in ("block_sparse", "exact", "linear", "mqa"))
+
+
+def test_doctor_never_shows_a_key(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", "sesame-sesame")
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")  # the discard port: nobody answers
+    cli.main(["doctor"])
+    out = capsys.readouterr().out
+    assert "sesame" not in out
+    assert "127.0.0.1 does not answer" in out
+
+
+def test_check_passes_a_right_backend_and_speaks_json(capsys: pytest.CaptureFixture) -> None:
+    assert cli.main(["check", "exact", "--only", "definition", "--dtype", "float32", "--quick", "--json"]) == 0
+    (report,) = json.loads(capsys.readouterr().out)
+    assert (report["subject"], report["passed"]) == ("exact", True)
+
+
+def test_a_run_from_training_to_sample_leak_and_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["train", *QUICK, "attention=linear", "attention.chunk=8", "run_dir=run"]) == 0
+    assert "run folder: run" in capsys.readouterr().out
+    assert json.loads(Path("run/record.json").read_text())["status"] == "ok"
+    assert cli.main(["leak", "run", "--tokens", "16", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["passed"]
+    texts = []
+    for seed in ("1", "1", "2"):
+        assert cli.main(["sample", "run", "--prompt", "Call ", "--tokens", "12", "--seed", seed]) == 0
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1] != texts[2]
+    assert texts[0].startswith("Call ")
+    assert cli.main(["report", "run"]) == 0
+    assert Path("run/report.html").is_file()
+    assert Path("run/summary.csv").is_file()
+    weights = Path("run/checkpoints/model.safetensors")
+    weights.write_bytes(weights.read_bytes()[:100])
+    assert cli.main(["leak", "run"]) == 2
+    assert "model.safetensors cannot be read" in capsys.readouterr().err
+
+
+def test_a_refused_run_is_a_wrong_request_with_every_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["train", *QUICK, "attention=flex", "trainer.device=cpu"]) == 2
+    out = capsys.readouterr().out
+    assert "refused" in out
+    assert "no backward" in out
+
+
+def test_the_product_of_swept_values() -> None:
+    assert multirun.expand(["attention=exact,linear", "seed=range(2)", "model=tiny"]) == [
+        ["attention=exact", "seed=0", "model=tiny"],
+        ["attention=exact", "seed=1", "model=tiny"],
+        ["attention=linear", "seed=0", "model=tiny"],
+        ["attention=linear", "seed=1", "model=tiny"],
+    ]
+    assert multirun.expand(["trainer.betas=[0.9,0.95]"]) == [["trainer.betas=[0.9,0.95]"]]
+    assert ["positions=alibi"] in multirun.expand(["positions=glob(*)"])
+    assert multirun.expand(["seed=1,2", "run_dir=here"]) == [
+        ["seed=1", "run_dir=here/seed=1"],
+        ["seed=2", "run_dir=here/seed=2"],
+    ]
+
+
+def test_values_that_nobody_can_count_are_refused() -> None:
+    with pytest.raises(RequestError, match="cannot be started") as caught:
+        multirun.expand(["trainer.muon_lr=interval(0,1)"])
+    assert "name the values" in caught.value.reasons[0]
+
+
+def test_multirun_runs_each_job_in_its_own_process_and_shows_every_failure(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    done = attnzoo("train", "-m", *QUICK, "attention=exact,flex", "trainer.device=cpu", "run_dir=there", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    verdicts = [line.split() for line in done.stdout.splitlines() if line.startswith(("ok ", "refused "))]
+    assert [words[0] for words in verdicts] == ["ok", "refused"]
+    records = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("there/*/record.json"))]
+    assert [record["status"] for record in records] == ["ok", "refused"]
+
+
+def test_multirun_shows_every_configuration(capsys: pytest.CaptureFixture) -> None:
+    assert cli.main(["train", "-m", "seed=0,1", "--cfg", "job"]) == 0
+    assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("seed:")] == ["seed: 0", "seed: 1"]
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "says"),
+    [
+        (RequestError("no", ["a", "b"]), 2, "attnzoo: no\n  - a\n  - b\n"),
+        (AttnzooError("broke"), 1, "attnzoo: broke\n"),
+        (KeyboardInterrupt(), 130, "attnzoo: stopped from the keyboard\n"),
+        (OSError(28, "No space left on device", "runs/x"), 2, "attnzoo: runs/x: No space left on device\n"),
+    ],
+)
+def test_one_place_turns_errors_into_messages(
+    error: BaseException, status: int, says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setattr(cli, "run", raising(error))
+    assert cli.main(["list"]) == status
+    assert capsys.readouterr().err == says
+
+
+def test_a_bug_is_one_line_and_its_traceback_is_kept(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(cli, "run", raising(ZeroDivisionError("oops")))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert cli.main(["list"]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("attnzoo: unexpected ZeroDivisionError: oops\n")
+    (kept,) = tmp_path.glob("attnzoo-*.txt")
+    assert str(kept) in err
+    assert "Traceback" in kept.read_text()
+    assert cli.main(["list", "--debug"]) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
+    root = Path(cli.__file__).resolve().parents[1]
+    command = f"{sys.executable} -m attnzoo compare --cfg job | head -1"
+    done = subprocess.run(
+        command, shell=True, cwd=tmp_path, env=dict(os.environ, PYTHONPATH=str(root)), capture_output=True, text=True
+    )
+    assert (done.stdout, done.stderr) == ("attention:\n", "")
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("tr", ["train"]),
+        ("train attention=li", ["attention=linear"]),
+        ("train model.n_l", ["model.n_layers="]),
+        ("train exp", ["experiment="]),
+        ("train experiment=t", ["experiment=tiny"]),
+        ("train attention=linear attention.c", ["attention.chunk="]),
+        ("train attention=exact,li", ["attention=exact,linear"]),
+        ("compare backends=[sdpa,fl", ["backends=[sdpa,flex"]),
+        ("compare seeds", ["seeds="]),
+        ("train seeds", []),
+        ("train --m", ["--multirun"]),
+        ("check sl", ["sliding_window"]),
+        ("leak ru", []),
+        ("nothing x", []),
+    ],
+)
+def test_completion(line: str, found: list[str]) -> None:
+    assert complete(line.split()) == found
+    assert set(cli.COMMANDS) <= set(complete([""]))
+
+
+@pytest.mark.parametrize(
+    ("line", "replies"),
+    [
+        ("attnzoo tra", ["train"]),
+        ("attnzoo train attention=li", ["linear"]),
+        ("attnzoo compare backends=[exact,fl", ["[exact,flex"]),
+    ],
+)
+def test_bash_completes(line: str, replies: list[str], tmp_path: Path) -> None:
+    """In a real bash, with the variables that readline would set; it replaces what follows the last "=" only."""
+    root = Path(cli.__file__).resolve().parents[1]
+    lines = [
+        f'attnzoo() {{ PYTHONPATH={root} {sys.executable} -m attnzoo "$@"; }}',
+        script("bash"),
+        f"COMP_LINE='{line}' COMP_POINT={len(line)} COMP_WORDBREAKS=$' \\t\\n=:'",
+        "_attnzoo",
+        'printf "%s\\n" "${COMPREPLY[@]}"',
+    ]
+    done = subprocess.run(["bash", "-c", "\n".join(lines)], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout.splitlines() == replies
+
+
+def raising(error: BaseException):
+    def run(words: list[str]) -> int:
+        raise error
+
+    return run

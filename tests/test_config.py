@@ -1,0 +1,293 @@
+"""Composition: the groups, the typed result, and every fault of a request at once."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import yaml
+
+from attnzoo import groups, registry
+from attnzoo.config import compose, from_dict, load_config, to_dict, to_yaml, validate
+from attnzoo.errors import RequestError
+from attnzoo.model.config import AttentionConfig
+from attnzoo.training.config import CompareConfig, RunConfig
+
+
+def faults(kind: str, *overrides: str, **how) -> list[str]:
+    """All that `compose` says, a line a fault."""
+    with pytest.raises(RequestError) as caught:
+        compose(kind, overrides, **how)
+    return caught.value.reasons or [caught.value.message]
+
+
+def test_a_run_is_typed_and_carries_the_backends_options() -> None:
+    cfg = compose(
+        "train", ["attention=linear", "attention.chunk=64", "model.n_layers=2", "seed=0", "trainer.muon_lr=1e-2"]
+    )
+    assert type(cfg) is RunConfig
+    assert cfg.attention == AttentionConfig("linear", {"kernel": "auto", "chunk": 64})
+    assert (cfg.model.n_layers, cfg.seed, cfg.trainer.muon_lr) == (2, 0, 0.01)
+    assert cfg.trainer.betas == (0.9, 0.95)
+
+
+def test_a_comparison_defaults_to_all_nine_backends_with_the_recall_probe() -> None:
+    cfg = compose("compare")
+    assert type(cfg) is CompareConfig
+    assert set(cfg.backends) == set(groups.presets("attention"))
+    assert (cfg.seeds, cfg.probe.enabled, cfg.baseline) == ([0], True, "sdpa")
+
+
+def test_options_of_compared_backends() -> None:
+    cfg = compose("compare", ["backends=[sliding_window,sdpa]", "options.sliding_window.window=16"])
+    assert isinstance(cfg, CompareConfig)
+    assert cfg.options == {"sliding_window": {"window": 16}}
+
+
+@pytest.mark.parametrize("name", [name for name in registry.list_backends() if registry.origin(name) == "attnzoo"])
+def test_the_preset_of_a_backend_holds_its_defaults(name: str) -> None:
+    assert groups.preset_options(name) == dataclasses.asdict(registry.get(name).Options())
+
+
+def test_every_preset_names_itself() -> None:
+    for name in groups.presets("attention"):
+        assert yaml.safe_load((groups.conf_dir() / "attention" / f"{name}.yaml").read_text())["name"] == name
+
+
+@pytest.mark.parametrize(
+    ("kind", "group", "choice"),
+    [("train", group, choice) for group in groups.GROUPS for choice in groups.presets(group)]
+    + [("compare", "experiment", choice) for choice in groups.presets("experiment")],
+)
+def test_every_shipped_choice_composes(kind: str, group: str, choice: str) -> None:
+    needs = {"files": [f"data.paths=[{__file__}]"], "hf": ["data.dataset=a/b"]}.get(choice, [])
+    if (group, choice) in [("data", "hf"), ("data", "tinystories")] and find_spec("datasets") is None:
+        pytest.skip("the extra hf is not installed")
+    cfg = compose(kind, [f"{group}={choice}", *needs], load_backends=False)
+    assert from_dict(to_dict(cfg)) == cfg
+
+
+def test_the_same_settings_find_the_same_folder() -> None:
+    one, again = (compose("train", ["seed=1"], load_backends=False).run_dir for _ in range(2))
+    other = compose("train", ["seed=1", "model.n_layers=1"], load_backends=False).run_dir
+    assert one == again != other
+    assert Path(one).parts[0] == "runs"
+
+
+def test_a_comparisons_folder_does_not_depend_on_its_cells() -> None:
+    few = compose("compare", ["backends=[sdpa]", "seeds=[0]"], load_backends=False)
+    more = compose("compare", ["backends=[sdpa,linear]", "seeds=[0,1]"], load_backends=False)
+    assert few.run_dir == more.run_dir
+
+
+def test_interpolations_are_resolved() -> None:
+    assert compose("train", ["run_dir=here/${model.n_layers}-${seed}"], load_backends=False).run_dir == "here/4-0"
+
+
+def test_ones_own_folder_adds_choices(tmp_path: Path) -> None:
+    write(tmp_path / "attention/window16.yaml", "name: sliding_window\nwindow: 16\n")
+    write(tmp_path / "experiment/mine.yaml", "# @package _global_\ndefaults:\n  - override /model: tiny\nseed: 5\n")
+    cfg = compose("train", ["attention=window16", "experiment=mine"], folders=[tmp_path])
+    assert cfg.attention == AttentionConfig("sliding_window", {"kernel": "auto", "window": 16})
+    assert (cfg.seed, cfg.model.d_model) == (5, 32)
+
+
+def test_composing_inside_another_hydra_program_leaves_it_alone(tmp_path: Path) -> None:
+    from hydra import initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+
+    with initialize_config_dir(str(tmp_path), version_base="1.3"):
+        theirs = GlobalHydra.instance().hydra
+        compose("train", load_backends=False)
+        assert GlobalHydra.instance().hydra is theirs
+
+
+WRONG = [
+    (["attention=spda"], "unknown backend 'spda'; did you mean 'sdpa'? valid: block_sparse, exact, flex"),
+    (["model=smal"], "unknown model 'smal'; did you mean 'small'? valid: base, demo, small, tiny"),
+    (["experiment=dmo"], "unknown experiment 'dmo'; did you mean 'demo'?"),
+    (["model=null"], "unknown model 'null'"),
+    (["model.n_layer=3"], "unknown key 'model.n_layer'; did you mean 'model.n_layers'?"),
+    (["n_layers=3"], "unknown key 'n_layers'; did you mean 'model.n_layers'?"),
+    (["modle.n_layers=3"], "unknown key 'modle.n_layers'; did you mean 'model.n_layers'?"),
+    (["modle=small"], "unknown key 'modle'; did you mean 'model'?"),
+    (["+colour=red"], "unknown key 'colour'"),
+    (["hydra.job.name=x"], "unknown key 'hydra.job.name'"),
+    (["linear"], "'linear' is not KEY=VALUE; did you mean attention=linear?"),
+    (["~model"], "'~model' is not KEY=VALUE"),
+    (["model@here=small"], "'model@here=small' is not KEY=VALUE"),
+    (["data.paths=[a"], "'data.paths=[a' cannot be read"),
+    (["attention.name=linear"], "choose a backend with attention=linear"),
+    (["model.n_layers=abc"], "model.n_layers='abc': must be a whole number"),
+    (["model={n_layers:x}"], "model.n_layers='x': must be a whole number"),
+    (["trainer.compile=yes"], "trainer.compile='yes': must be true or false"),
+    (["trainer.betas=[0.9]"], "trainer.betas=[0.9]: must have 2 values"),
+    (["trainer.betas=[0.9,1.0]"], "trainer.betas=[0.9, 1.0]: each must be at least 0 and below 1"),
+    (["task.n_tokens=0"], "task.n_tokens=0: must be at least 1"),
+    (["model.n_layers=0"], "model.n_layers=0: must be at least 1"),
+    (["model.n_heads=0"], "model.n_heads=0: must be at least 1"),
+    (["model.n_heads=7"], "model.n_heads=7 does not divide model.d_model=256; 8 does"),
+    (["model.n_kv_heads=3"], "model.n_kv_heads=3 does not divide model.n_heads=8; valid: 1, 2, 4, 8"),
+    (["model.head_dim=33"], "the head dim 33 of model must be even"),
+    (["positions=learned", "positions.max_tokens=8"], "the learned table is shorter than task.n_tokens=256"),
+    (["attention=sliding_window", "attention.window=0"], "window=0: a window has at least 1 key"),
+    (["attention=sliding_window", "attention.windw=4"], "did you mean 'window'?"),
+    (["attention=linear", "attention.chunk=abc"], "attention.chunk='abc'"),
+    (["attention=sdpa", "attention.kernel=flahs"], "unknown kernel of sdpa 'flahs'; did you mean 'flash'?"),
+    (["trainer.max_steps=0"], "trainer.max_steps=0: must be at least 1"),
+    (["trainer.batch_size=0"], "trainer.batch_size=0: must be at least 1"),
+    (["trainer.muon_lr=-1"], "trainer.muon_lr=-1.0: must be more than 0"),
+    (["trainer.adamw_lr=.nan"], "trainer.adamw_lr"),
+    (["trainer.device=gpu"], "trainer.device=gpu: did you mean cpu? valid: auto, cpu, cuda"),
+    (["trainer.optimizer=adam"], "trainer.optimizer=adam: did you mean adamw?"),
+    (["model.dropout=1.5"], "model.dropout=1.5: must be at least 0 and below 1"),
+    (["model.attention_dropout=-0.1"], "model.attention_dropout=-0.1: must be at least 0 and below 1"),
+    (["seed=-1"], "seed=-1: must be between 0 and"),
+    (["seed=0,1"], "seed=0,1 names several values: attnzoo train -m"),
+    (["task=recall", "task.n_tokens=4"], "task.n_tokens=4: recall needs at least 8"),
+    (["probe=recall", "probe.n_heads=3"], "probe.n_heads=3 does not divide probe.d_model=128"),
+    (["data=files"], "data.paths"),
+    (["data=files", "data.paths=[/nowhere/book.txt]"], "/nowhere/book.txt: no such file"),
+    (["run_dir=${nowhere}"], "run_dir: Interpolation key 'nowhere' not found"),
+    (["run_dir=''"], "run_dir is empty"),
+    ([f"run_dir={__file__}"], "is a file, a folder is needed"),
+    ([f"run_dir={__file__}/deeper"], "is a file, a folder is needed"),
+    (["data._target_=os.system"], "it never runs code"),
+    (["+data={_target_:os.system}"], "it never runs code"),
+]
+
+
+@pytest.mark.parametrize(("overrides", "says"), WRONG, ids=[" ".join(words) for words, _ in WRONG])
+def test_a_wrong_request_is_one_plain_line(overrides: list[str], says: str) -> None:
+    (fault,) = faults("train", *overrides)
+    assert says in fault
+    assert not {"hydra.", "OmegaConf", "ConfigStore", "override", "struct", "Exception"} & set(fault.split()), fault
+    assert "\n" not in fault
+
+
+WRONG_COMPARISONS = [
+    (["backends=[]"], "backends=[] is empty"),
+    (["backends=sdpa"], "backends='sdpa': must be a list, such as backends=[sdpa]"),
+    (["backends=[sdpa,flux]"], "unknown backend 'flux'; did you mean 'flex'?"),
+    (["backends=[sdpa,sdpa]"], "backends names sdpa more than once"),
+    (["seeds=[0,1,0]"], "seeds names 0 more than once"),
+    (["seeds=[]"], "seeds=[] is empty"),
+    (["seeds=[-1]"], "seeds: -1 must be between"),
+    (["baseline=spda"], "unknown baseline 'spda'; did you mean 'sdpa'?"),
+    (["backends=[sdpa]", "options.linear.chunk=1"], "options.linear: linear is not among the backends sdpa"),
+    (["backends=[linear]", "options.linear.chunk=0"], "chunk=0: a chunk has at least 1 token"),
+    (["options.linear=3"], "options.linear=3: must be a group of keys"),
+    (["jobs=0"], "jobs=0: must be at least 1"),
+]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"), WRONG_COMPARISONS, ids=[" ".join(words) for words, _ in WRONG_COMPARISONS]
+)
+def test_a_wrong_comparison_is_one_plain_line(overrides: list[str], says: str) -> None:
+    (fault,) = faults("compare", *overrides)
+    assert says in fault
+
+
+def test_a_run_has_no_backends() -> None:
+    assert "unknown key 'backends'" in faults("train", "backends=[sdpa]")[0]
+
+
+def test_all_faults_are_said_at_once() -> None:
+    found = faults("train", "attention=sdpaa", "model.n_layer=2", "model.n_layers=abc", "task.n_tokens=0", "seed=-1")
+    assert len(found) == 5
+
+
+def test_faults_of_files_are_plain_too(tmp_path: Path) -> None:
+    files = {
+        "typo": "trainer:\n  max_step: 3\n",
+        "type": "trainer:\n  max_steps: abc\n",
+        "code": "trainer:\n  _target_: os.system\n",
+        "group": "defaults:\n  - override /model: nope\n",
+        "broken": ": : [\n",
+    }
+    says = {
+        "typo": "experiment/typo: unknown key 'trainer.max_step'; did you mean 'trainer.max_steps'?",
+        "type": "experiment/type: trainer.max_steps: Value 'abc'",
+        "code": "it never runs code",
+        "group": "unknown model 'nope'; valid: base, demo, small, tiny",
+        "broken": "broken.yaml",
+    }
+    for name, text in files.items():
+        write(tmp_path / f"experiment/{name}.yaml", f"# @package _global_\n{text}")
+        (fault,) = faults("train", f"experiment={name}", folders=[tmp_path], load_backends=False)
+        assert says[name] in fault
+    write(tmp_path / "attention/code.yaml", "name: linear\n_target_: os.system\n")
+    assert "it never runs code" in faults("train", "attention=code", folders=[tmp_path], load_backends=False)[0]
+    assert "no such folder" in faults("train", folders=[tmp_path / "nowhere"], load_backends=False)[0]
+
+
+def test_a_configuration_made_by_hand_is_validated_the_same_way() -> None:
+    cfg = RunConfig(AttentionConfig("linear", {}), seed=-1)
+    cfg.model.n_heads = 7
+    with pytest.raises(RequestError) as caught:
+        validate(cfg)
+    assert len(caught.value.reasons) == 2
+    cfg.seed, cfg.model.n_heads = 0, 8
+    validate(cfg)
+    assert cfg.attention.options == {"kernel": "auto", "chunk": 128}
+
+
+def test_the_run_folders_file_gives_the_configuration_back(tmp_path: Path) -> None:
+    cfg = compose("compare", ["attention=block_sparse", "options.linear.chunk=8", "trainer.betas=[0.5,0.25]"])
+    write(tmp_path / "config.yaml", to_yaml(cfg))
+    assert load_config(tmp_path) == load_config(tmp_path / "config.yaml") == cfg
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("attention: {name: sdpa}\nmodel: {n_layer: 2, d_model: x}\n", "did you mean 'model.n_layers'?"),
+        ("attention: {name: sdpa, _target_: os.system}\n", "it never runs code"),
+        ("attention: {name: sdpa}\ndata: {paths: [{_target_: x}]}\n", "it never runs code"),
+        ("model: {}\n", "attention.name is missing"),
+        ("- 1\n", "holds no configuration"),
+        (": [\n", "cannot be read"),
+        ("!!python/object/apply:os.system [echo]\n", "cannot be read"),
+    ],
+)
+def test_a_file_that_does_not_fit_is_refused(tmp_path: Path, text: str, says: str) -> None:
+    write(tmp_path / "config.yaml", text)
+    with pytest.raises(RequestError) as caught:
+        load_config(tmp_path)
+    assert says in str(caught.value)
+
+
+def test_a_missing_run_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="is no run folder"):
+        load_config(tmp_path / "nowhere")
+
+
+def test_without_any_conf_folder_both_places_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(groups, "__file__", str(tmp_path / "attnzoo" / "groups.py"))
+    with pytest.raises(RequestError) as caught:
+        groups.conf_dir()
+    assert len(caught.value.reasons) == 2
+    for place in (tmp_path / "attnzoo" / "conf", tmp_path / "conf"):
+        assert any(str(place) in reason for reason in caught.value.reasons)
+        write(place / "train.yaml", "")
+        assert groups.conf_dir() == place
+        (place / "train.yaml").unlink()
+
+
+def test_composing_imports_no_torch() -> None:
+    code = (
+        "import sys; from attnzoo.config import compose; compose('train', ['attention=linear'], load_backends=False);"
+        "print(sorted({'torch', 'lightning', 'wandb', 'xformers', 'matplotlib', 'numpy'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)
+    assert (done.stdout.strip(), done.stderr) == ("[]", "")
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
