@@ -10,7 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnzoo.model.layer import ShortConv
 from attnzoo.training.config import TrainerConfig
+
+CONV_LR = 10.0
+"""Learning rate of short convolutions over that of the rest of AdamW's: their weights are of size 1, and AdamW's steps do
+not grow with the weight. With a factor of 1 full attention has not learned periodic recall in 200 steps, with 10 in 100."""
 
 
 def schedule(step: int, cfg: TrainerConfig) -> float:
@@ -27,22 +32,22 @@ def schedule(step: int, cfg: TrainerConfig) -> float:
     return warmup * 0.5 * (1 + math.cos(math.pi * min(max(progress, 0.0), 1.0)))
 
 
-def parameter_groups(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter], list[nn.Parameter]]:
-    """Each trainable parameter once, tied ones too: (linear weights in blocks, other decayed matrices, not decayed).
+def parameter_groups(model: nn.Module) -> dict[str, list[nn.Parameter]]:
+    """Each trainable parameter once, tied ones too: linear (weights in blocks), matrices (other), convs, rest.
 
-    Matrices are the weights of linear layers and embeddings. Norms, convolutions and a backend's own parameters are not
-    decayed, whatever their shape: a short convolution starts as the identity, and decay would pull it away.
+    Matrices are the weights of linear layers and embeddings, and decayed. Norms, convolutions and a backend's own
+    parameters are not, whatever their shape: a short convolution starts as the identity; decay would pull it away.
     """
-    blocks = {
-        id(p) for m in getattr(model, "blocks", model).modules() if isinstance(m, nn.Linear) for p in m.parameters()
+    kinds = {  # the first that fits
+        "linear": {id(m.weight) for m in getattr(model, "blocks", model).modules() if isinstance(m, nn.Linear)},
+        "matrices": {id(m.weight) for m in model.modules() if isinstance(m, (nn.Linear, nn.Embedding))},
+        "convs": {id(p) for m in model.modules() if isinstance(m, ShortConv) for p in m.parameters()},
     }
-    matrices = {id(m.weight) for m in model.modules() if isinstance(m, (nn.Linear, nn.Embedding))}
-    groups: tuple[list[nn.Parameter], ...] = ([], [], [])
+    groups: dict[str, list[nn.Parameter]] = {kind: [] for kind in (*kinds, "rest")}
     for parameter in model.parameters():  # deduplicated by torch
         if parameter.requires_grad:
-            matrix = id(parameter) in matrices and parameter.dim() == 2
-            groups[2 if not matrix else 0 if id(parameter) in blocks else 1].append(parameter)
-    return groups[0], groups[1], groups[2]
+            groups[next((kind for kind in kinds if id(parameter) in kinds[kind]), "rest")].append(parameter)
+    return groups
 
 
 class Muon(torch.optim.Muon):
@@ -140,17 +145,23 @@ def build_optimizer(model: nn.Module, cfg: TrainerConfig) -> Together:
 
     Each group carries ``base_lr``; the learning rate of a step is ``base_lr`` times `schedule`.
     """
-    linear, matrices, rest = parameter_groups(model)
+    groups = parameter_groups(model)
+    decayed = groups["matrices"]
     optimizers: list[torch.optim.Optimizer] = []
-    if cfg.optimizer == "muon" and linear:
-        optimizers.append(Muon(linear, lr=cfg.muon_lr, weight_decay=cfg.weight_decay, adjust_lr_fn="match_rms_adamw"))
+    if cfg.optimizer == "muon" and groups["linear"]:
+        settings = {"lr": cfg.muon_lr, "weight_decay": cfg.weight_decay}
+        optimizers.append(Muon(groups["linear"], adjust_lr_fn="match_rms_adamw", **settings))
     else:
-        matrices = linear + matrices
-    groups = [{"params": matrices, "weight_decay": cfg.weight_decay}, {"params": rest, "weight_decay": 0.0}]
-    groups = [group for group in groups if group["params"]]
-    if groups:
+        decayed = groups["linear"] + decayed
+    for_adamw = (
+        {"params": decayed, "weight_decay": cfg.weight_decay},
+        {"params": groups["convs"], "weight_decay": 0.0, "lr": CONV_LR * cfg.adamw_lr},
+        {"params": groups["rest"], "weight_decay": 0.0},
+    )
+    used = [group for group in for_adamw if group["params"]]
+    if used:
         b1, b2 = cfg.betas
-        optimizers.append(torch.optim.AdamW(groups, lr=cfg.adamw_lr, betas=(b1, b2), fused=True))
+        optimizers.append(torch.optim.AdamW(used, lr=cfg.adamw_lr, betas=(b1, b2), fused=True))
     for o in optimizers:
         for group in o.param_groups:
             group["base_lr"] = group["lr"]

@@ -24,6 +24,7 @@ class WandbRun:
         config: settings to show; values of keys that name a secret are left out.
         resume: go on with the run this folder already holds.
         warn: told why W&B gave up.
+        init_timeout: seconds to wait for the server.
     """
 
     def __init__(
@@ -38,9 +39,11 @@ class WandbRun:
         config: Mapping[str, Any] | None = None,
         resume: bool = False,
         warn: Callable[[str], None] | None = None,
+        init_timeout: float = 30.0,
     ) -> None:
         self.folder, self.mode, self.asked = Path(folder).resolve() / "wandb", mode, mode
         self.reason: str | None = None
+        self.init_timeout = init_timeout
         self.warn = warn or (lambda line: print(line, file=sys.stderr, flush=True))
         self.id, self.run = "", None
         if mode == "disabled":
@@ -80,13 +83,15 @@ class WandbRun:
                     return self._init(wandb, init, "online", resume)
                 except Exception as error:
                     self.mode, self.reason = "offline", one_line(error)
+                    self.id = run_id(self.folder, resume=False)  # the core still holds the one that failed
                     self.warn(f"W&B is not reachable ({self.reason}); this run is kept offline in {self.folder}")
             return self._init(wandb, init, "offline", resume)
 
     def _init(self, wandb: Any, init: dict[str, Any], mode: str, resume: bool) -> Any:
         wanted = {
-            "silent": True, "console": "off", "init_timeout": 30.0, "login_timeout": 30.0, "finish_timeout": 60.0,
-            "disable_code": True, "x_disable_stats": True,  # its sampling thread would disturb what is timed
+            "silent": True, "console": "off", "init_timeout": self.init_timeout, "login_timeout": 30.0,
+            "finish_timeout": 60.0, "disable_code": True,
+            "x_disable_stats": True,  # its sampling thread would disturb what is timed
         }  # fmt: skip
         settings = wandb.Settings(**{k: v for k, v in wanted.items() if k in wandb.Settings.model_fields})
         again = "allow" if resume and mode == "online" else None

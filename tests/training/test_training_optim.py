@@ -41,13 +41,29 @@ def test_every_parameter_is_in_one_group_once(backend, positions):
     cfg = tiny(attention=backend, model={"short_conv": 3, "n_heads": 4, "n_layers": 2})
     cfg.positions.name = positions
     model = build_model(cfg)
-    linear, matrices, rest = parameter_groups(model)
-    every = [id(p) for group in (linear, matrices, rest) for p in group]
+    groups = parameter_groups(model)
+    every = [id(p) for group in groups.values() for p in group]
     assert sorted(every) == sorted(id(p) for p in model.parameters())
     names = {id(p): name for name, p in model.named_parameters()}
-    assert {names[id(p)].rsplit(".", 2)[-2] for p in linear} == {"qkv", "out", "gate_up", "down"}
-    assert any(names[id(p)] == "embedding.weight" for p in matrices)  # tied with the head: one parameter, decayed once
-    assert {"conv", "norm", "q_norm"} <= {names[id(p)].rsplit(".", 2)[-2] for p in rest}
+    owners = {kind: {names[id(p)].rsplit(".", 2)[-2] for p in group} for kind, group in groups.items()}
+    assert owners["linear"] == {"qkv", "out", "gate_up", "down"}
+    assert owners["convs"] == {"conv"}
+    assert {"norm", "q_norm", "k_norm", "attention_norm"} <= owners["rest"]
+    # the embedding is tied with the head: one parameter, decayed once
+    assert "embedding.weight" in {names[id(p)] for p in groups["matrices"]}
+
+
+def test_only_matrices_decay_and_convolutions_step_further():
+    cfg = TrainerConfig(weight_decay=0.1, adamw_lr=1e-3, muon_lr=1e-2)
+    model = build_model(tiny(model={"short_conv": 3}))
+    optimizer = build_optimizer(model, cfg)
+    names = {id(p): name for name, p in model.named_parameters()}
+    decayed = {names[id(p)] for g in optimizer.param_groups for p in g["params"] if g["weight_decay"]}
+    assert decayed == {name for name, p in model.named_parameters() if p.dim() == 2 and "conv" not in name}
+    rates = {names[id(p)]: g["base_lr"] for g in optimizer.param_groups for p in g["params"]}
+    assert rates["blocks.0.attention.qkv.weight"] == cfg.muon_lr
+    assert rates["embedding.weight"] == rates["norm.weight"] == cfg.adamw_lr
+    assert rates["blocks.0.attention.conv.weight"] == 10 * cfg.adamw_lr
 
 
 @pytest.mark.parametrize("shape", [(24, 8), (8, 24), (16, 16)])
