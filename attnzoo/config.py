@@ -247,7 +247,8 @@ def _option_faults(
 ) -> tuple[dict[str, Any], list[str]]:
     """All options of a backend, defaults included, and what is wrong with the given ones."""
     preset = groups.preset_options(name)
-    if preset is not None and (not load_backends or all(preset.get(key) == given[key] for key in given)):
+    unchanged = preset is not None and repr(preset | given) == repr(preset)  # by repr: True is not 1
+    if preset is not None and (unchanged or not load_backends):
         return preset | given, [
             unknown("key", f"{path}.{key}", [f"{path}.{option}" for option in preset])
             for key in given

@@ -75,7 +75,7 @@ class BlockSparse(Attention):
         c = self.options.block
         out, kernel = attend_blocks(
             q, k, v, mask, bias, blocks=block_lists(self.options, -(-k.shape[2] // c), q.device), block_size=c,
-            pattern=lambda i, j: None, scale=self.scale, dropout=self.dropout_now,
+            scale=self.scale, dropout=self.dropout_now,
         )  # fmt: skip
         self.ran(kernel)
         return out

@@ -52,10 +52,8 @@ class SlidingWindow(Attention):
             return F.pad(self._attend_at(q[:, :, extra:], k, v, mask, bias, key_positions), (0, 0, extra, 0))
         c = self.block_size
         n_blocks, reach = -(-k.shape[2] // c), -(-(self.options.window - 1) // c)
-        back = torch.arange(min(reach, n_blocks - 1), -1, -1, device=q.device)
-        blocks = torch.arange(n_blocks, device=q.device)[:, None] - back  # before the first block: negative, reads nothing
         out, kernel = attend_blocks(
-            q, k, v, mask, bias, blocks=blocks, block_size=c, pattern=self.pattern,
+            q, k, v, mask, bias, blocks=min(reach, n_blocks - 1) + 1, block_size=c, window=self.options.window,
             scale=self.scale, dropout=self.dropout_now, key_positions=key_positions,
         )  # fmt: skip
         self.ran(kernel)
@@ -63,8 +61,8 @@ class SlidingWindow(Attention):
 
     @property
     def block_size(self) -> int:
-        """Queries computed together: one window, within what keeps the matrix products efficient."""
-        return min(max(self.options.window, 32), 256)
+        """Queries computed together: half a window, so that a block reads 3/2 W keys, within what multiplies efficiently."""
+        return next((c for c in (32, 64, 128) if 2 * c >= self.options.window - 1), 256)
 
     def new_cache(self, batch_size, max_tokens, device=None, dtype=None, value_dim=None) -> RingCache:
         slots = super().new_cache(batch_size, min(self.options.window, max_tokens), device, dtype, value_dim)

@@ -66,6 +66,7 @@ class Case:
     mask: MaskPlan = MaskPlan()
     bias: bool = False
     bias_gradient: bool = False
+    dropout: float = 0.0
     dtype: torch.dtype = torch.float32
     options: str = "small"
     kernel: str | None = None
@@ -77,6 +78,7 @@ class Case:
         parts += [f"Dv={self.value_dim}"] if self.value_dim else []
         parts += [str(self.dtype).removeprefix("torch."), str(self.mask)]
         parts += [f"{self.options} options", *(["score bias"] if self.bias else []), *([f"kernel={self.kernel}"] if self.kernel else [])]
+        parts += [f"dropout={self.dropout}"] if self.dropout else []
         return " ".join(parts + ([f"inputs: {self.kind}"] if self.kind != "normal" else []))
 
     def smaller(self) -> Iterator[Case]:

@@ -40,10 +40,11 @@ class InPrecision(TorchFunctionMode):
         return func(*(lower(a) for a in args), **{name: lower(value) for name, value in (kwargs or {}).items()})
 
 
-def expect_close(actual: Tensor, exact: Tensor, plain: Tensor | None, what: str, multiple: float = MULTIPLE) -> None:
+def expect_close(actual: Tensor, exact: Tensor, plain: Tensor | None, what: str, multiple: float = MULTIPLE, scale: float = 0.0) -> None:
     """Raise `Failed` unless ``actual`` is as close to ``exact`` (float64) as ``plain``, the same formula in actual's precision.
 
-    Allowed: multiple · (max |plain - exact| + eps · max |exact|), and never more than `CAP`.
+    Allowed: multiple · (max |plain - exact| + eps · max |exact|), and never more than `CAP`. ``scale`` is a lower bound for
+    max |exact|, for values that cancel.
     """
     if actual.shape != exact.shape:
         raise Failed(f"shape {tuple(exact.shape)}", f"shape {tuple(actual.shape)}", what)
@@ -51,7 +52,7 @@ def expect_close(actual: Tensor, exact: Tensor, plain: Tensor | None, what: str,
         return
     expect_finite(actual, what)
     exact = exact.detach().double()
-    scale = exact.abs().max().item()
+    scale = max(scale, exact.abs().max().item())
     eps = torch.finfo(actual.dtype).eps
     lost = 0.0 if plain is None else (plain.detach().double() - exact).abs().nan_to_num(torch.inf).max().item()
     allowed = min(multiple * (lost + eps * scale), CAP[actual.dtype] * scale) + torch.finfo(actual.dtype).tiny

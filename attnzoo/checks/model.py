@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnzoo.checks import decode_properties, task_properties
 from attnzoo.checks import model_properties as properties
-from attnzoo.checks import task_properties
 from attnzoo.checks.canary import entropy_canary
 from attnzoo.checks.compare import Failed, Skip
 from attnzoo.checks.leak import leak_test
@@ -33,10 +33,10 @@ OF_MODEL: tuple[Callable[[Model], str], ...] = (
     properties.left_padding,
     properties.right_padding,
     properties.documents_isolated,
-    properties.decode_positions,
-    properties.full_cache,
-    properties.generation,
-    properties.padded_generation,
+    decode_properties.decode_positions,
+    decode_properties.full_cache,
+    decode_properties.generation,
+    decode_properties.padded_generation,
 )
 OF_TASK: tuple[Callable[[Task], str], ...] = (task_properties.label_shift, task_properties.splits_disjoint)
 
@@ -55,8 +55,8 @@ def check_model(
     """Hold a language model, and the task it is trained on, to what every such pair must keep.
 
     Args:
-        model: tokens (B, T) -> logits (B, T, V): an `attnzoo.CausalLM`, or any callable. What it has no argument or
-            method for (``key_padding``, ``documents``, ``new_cache``, ``generate``, ``loss``) is skipped with the reason.
+        model: tokens (B, T) -> logits (B, T, V): an `attnzoo.CausalLM`, or any callable. What it has no argument
+            or method for (``key_padding``, ``documents``, ``new_cache``, ``generate``, ``loss``) is skipped, and why.
         vocab_size: V; None takes it from the model or the task.
         task: its batches are checked as well.
         n_tokens: T of the leak tests.

@@ -90,7 +90,7 @@ class Subject:
         """Whether its definition is the inherited softmax over visible keys."""
         return self.cls.weights is Attention.weights and self.cls.define is Attention.define and self.cls.reference is Attention.reference
 
-    def reasons(self, case: Case, training: bool = False, dropout: float = 0.0) -> list[str]:
+    def reasons(self, case: Case, training: bool = False) -> list[str]:
         """Why this case cannot be computed, from what is declared."""
         mask = case.mask.build(case.batch, case.n_keys)
         options = self.options(case)
@@ -98,7 +98,7 @@ class Subject:
             n_heads=case.heads, n_kv_heads=case.kv_heads, head_dim=case.dim, value_dim=case.value_dim or case.dim,
             device=self.device, dtype=case.dtype, mask_fields=mask.fields, contiguous_documents=mask.contiguous_documents,
             cross=case.n_queries != case.n_keys, bias=case.bias, bias_gradient=case.bias_gradient,
-            dropout=dropout, training=training, options=options,
+            dropout=case.dropout, training=training, options=options,
         )  # fmt: skip
         return self.cls.reasons(request)
 
@@ -136,26 +136,26 @@ class Subject:
 
     # -- building and running -----------------------------------------------------------------------------------------
 
-    def build(self, case: Case, *, dropout: float = 0.0, seed: int = 0, fresh: bool = False) -> Attention:
+    def build(self, case: Case, *, seed: int = 0, fresh: bool = False) -> Attention:
         """The module of a case, cached. Parameters are moved a little off their initial values, so that none is silently 0."""
-        key = (case.heads, case.kv_heads, case.dim, self.options(case), dropout, seed, case.dtype)
+        key = (case.heads, case.kv_heads, case.dim, self.options(case), case.dropout, seed, case.dtype)
         if fresh or key not in self._built:
-            module = self._make(case, dropout, seed)
+            module = self._make(case, seed)
             if fresh:
                 return module
             self._built[key] = module
         return self._built[key]
 
-    def _make(self, case: Case, dropout: float, seed: int) -> Attention:
+    def _make(self, case: Case, seed: int) -> Attention:
         own = self.instance
         if own is not None and (own.n_heads, own.n_kv_heads, own.head_dim) == (case.heads, case.kv_heads, case.dim):
-            if own.options == self.options(case) and own.dropout == dropout and seed == 0:
+            if own.options == self.options(case) and own.dropout == case.dropout and seed == 0:
                 return copy.deepcopy(own).to(self.device, case.dtype)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             module = self.make(
                 n_heads=case.heads, n_kv_heads=case.kv_heads, head_dim=case.dim, d_model=self.d_model(case),
-                dropout=dropout, scale=None, options=self.options(case),
+                dropout=case.dropout, scale=None, options=self.options(case),
             )  # fmt: skip
             with torch.no_grad():
                 for parameter in module.parameters():
@@ -187,7 +187,7 @@ class Subject:
 
     # -- judging ------------------------------------------------------------------------------------------------------
 
-    def verify(self, check: str, case: Case, prop: Property, *, training: bool = False, about: str = "") -> Result:
+    def verify(self, check: str, case: Case, prop: Property, *, training: bool = False, shrink: bool = True, about: str = "") -> Result:
         """Try a property on a case: passed, failed on the smallest input found, refused as declared, or skipped with a reason."""
         if training and not self.trains:
             return Result(check, str(case), SKIPPED, detail=f"{self.name} declares no backward on {self.device}", about=about)
@@ -199,7 +199,7 @@ class Subject:
             return Result(check, str(case), SKIPPED, detail=str(failure), about=about)
         if failure is None:
             return Result(check, str(case), PASSED, about=about)
-        if self.shrink:
+        if shrink and self.shrink:
             case, failure = self._smallest(case, prop, failure, training)
         return Result(check, str(case), FAILED, failure.expected, failure.actual, failure.where, failure.detail, about)
 

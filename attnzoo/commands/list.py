@@ -45,8 +45,7 @@ def describe(name: str, device: str) -> dict[str, Any]:
         "about": (cls.__doc__ or "").strip().partition("\n")[0],
         "source": cls.source,
         "origin": registry.origin(name),
-        "heads": ("G ≤ H" if can.grouped_heads else "G = H")
-        + (f", {default} of 8 if not given" if default != 8 else ""),
+        "heads": ("G ≤ H" if can.grouped_heads else "G = H") + (f", default {default} of 8" if default != 8 else ""),
         "masks": sorted(can.masks),
         "kernels": list(cls.kernels),
         "options": {key: value for key, value in vars(cls.Options()).items() if key != "kernel"},

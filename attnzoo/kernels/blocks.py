@@ -1,4 +1,4 @@
-"""Attention over gathered key blocks: each block of c queries reads the key blocks it is told to, nothing n x n.
+"""Attention over blocks of keys: each block of c queries reads the key blocks it is told to, nothing n x n.
 
 Time and memory are O(T · m · c) for m blocks a query block. Shapes: see `attnzoo.shapes`.
 Source of the scheme: BigBird, arXiv:2007.14062, appendix D; Longformer, arXiv:2004.05150.
@@ -6,7 +6,8 @@ Source of the scheme: BigBird, arXiv:2007.14062, appendix D; Longformer, arXiv:2
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,7 +17,33 @@ from attnzoo.contract import ScoreBias
 from attnzoo.kernels import sdpa
 from attnzoo.masks import Mask
 
-Pattern = Callable[[Tensor, Tensor], Tensor | None]
+
+class Cut(NamedTuple):
+    """How Tq queries and Tk keys, the last of each aligned, are cut into blocks of c tokens counted from the first key."""
+
+    n_queries: int
+    n_keys: int
+    c: int
+
+    @property
+    def first(self) -> int:
+        """The first block that holds a query."""
+        return (self.n_keys - self.n_queries) // self.c
+
+    @property
+    def n_blocks(self) -> int:
+        """N, blocks that hold a query."""
+        return -(-self.n_keys // self.c) - self.first
+
+    @property
+    def lead(self) -> int:
+        """Places before the first query in its block."""
+        return (self.n_keys - self.n_queries) % self.c
+
+    @property
+    def tail(self) -> int:
+        """Places after the last token in its block."""
+        return -self.n_keys % self.c
 
 
 def attend_blocks(
@@ -26,10 +53,10 @@ def attend_blocks(
     mask: Mask,
     bias: ScoreBias | None,
     *,
-    blocks: Tensor,
+    blocks: Tensor | int,
     block_size: int,
-    pattern: Pattern,
     scale: float,
+    window: int | None = None,
     dropout: float = 0.0,
     key_positions: Tensor | None = None,
 ) -> tuple[Tensor, str]:
@@ -37,32 +64,26 @@ def attend_blocks(
 
     Args:
         q, k, v: (B, H, Tq, D), (B, G, Tk, D), (B, G, Tk, Dv) with Tq ≤ Tk, the last query at the last key.
-        blocks: (N, m) indices of key blocks, N = ceil(Tk / c); -1 reads nothing. Rows for blocks without a query are skipped.
+        blocks: (ceil(Tk / c), m) indices of key blocks, -1 for none; or m, for the query's own block and the m - 1 before it,
+            which are then read where they lie.
         block_size: c.
-        pattern: the backend's own visibility of positions (i, j), applied with the mask to every gathered pair.
+        window: of the keys read, only the last W up to the query's own are seen.
         key_positions: (Tk,) position of each key in the sequence, ascending; 0 … Tk - 1 when None.
 
     Returns:
         (B, H, Tq, Dv) and the name of the kernel that ran.
     """
     batch, heads, n_queries, _ = q.shape
-    n_keys, c = k.shape[2], block_size
-    first = (n_keys - n_queries) // c  # first key block that holds a query
-    lead = n_keys - n_queries - first * c
-    blocks = blocks[first:]
-    n_blocks, m = blocks.shape
-    tail = (first + n_blocks) * c - n_keys
+    cut = Cut(n_queries, k.shape[2], block_size)
+    if mask.static and bias is None and key_positions is None and not torch.compiler.is_compiling():
+        fields = (mask.causal, mask.window, mask.sinks, mask.prefix)
+        scores = static_scores(fields, window, blocks, cut, q.device, q.dtype)
+    else:
+        i, j = _positions(blocks, cut, key_positions, q.device)
+        scores = _score_mask(i, j, mask, window, bias, q.dtype)
 
-    positions = torch.arange(n_keys, device=q.device) if key_positions is None else key_positions
-    positions = F.pad(positions, (0, tail), value=-1).view(-1, c)
-    i = positions[first:, :, None].clone()
-    i[0, :lead] = -1
-    j = positions[blocks.clamp(min=0)].masked_fill((blocks < 0)[..., None], -1).view(n_blocks, 1, m * c)
-    scores = _score_mask(i, j, mask, bias, pattern, q.dtype)  # (B or 1, N, H or 1, c, m·c)
-
-    q_blocks = F.pad(q, (0, 0, lead, tail)).unflatten(2, (n_blocks, c))  # (B, H, N, c, D)
-    k_blocks = _gather(F.pad(k, (0, 0, 0, tail)), blocks, c)  # (B, G, N, m·c, D)
-    v_blocks = _gather(F.pad(v, (0, 0, 0, tail)), blocks, c)
+    q_blocks = _pad(q, cut.lead, cut.tail).unflatten(2, (cut.n_blocks, cut.c))  # (B, H, N, c, D)
+    k_blocks, v_blocks = _read(k, blocks, cut), _read(v, blocks, cut)  # (B, G, N, m·c, D)
     if scores.shape[0] == scores.shape[2] == 1:  # one mask for all: the batch becomes heads, and the mask broadcasts
         rows = [t.flatten(0, 1).transpose(0, 1) for t in (q_blocks, k_blocks, v_blocks)]  # (N, B·H, c, D)
         out, kernel = sdpa.call(*rows, scores[0], False, scale=scale, dropout=dropout)
@@ -71,34 +92,81 @@ def attend_blocks(
         rows = [t.transpose(1, 2).flatten(0, 1) for t in (q_blocks, k_blocks, v_blocks)]  # (B·N, H, c, D)
         masks = scores.expand(batch, *scores.shape[1:]).flatten(0, 1)
         out, kernel = sdpa.call(*rows, masks, False, scale=scale, dropout=dropout)
-        out = out.unflatten(0, (batch, n_blocks)).transpose(1, 2)
-    out = out.flatten(2, 3)[:, :, lead : lead + n_queries]
+        out = out.unflatten(0, (batch, cut.n_blocks)).transpose(1, 2)
+    out = out.flatten(2, 3)[:, :, cut.lead : cut.lead + n_queries]
     return out, kernel.replace("sdpa/", "blocks/").removesuffix("+mask")
 
 
-def _gather(t: Tensor, blocks: Tensor, c: int) -> Tensor:
-    """(B, G, Tk, D) and block indices (N, m) -> (B, G, N, m·c, D)."""
-    n, m = blocks.shape
-    picked = t.unflatten(2, (-1, c)).index_select(2, blocks.clamp(min=0).flatten())
-    return picked.unflatten(2, (n, m)).flatten(3, 4)
+@lru_cache(maxsize=8)
+def static_scores(
+    fields: tuple, window: int | None, blocks: Tensor | int, cut: Cut, device: torch.device, dtype: torch.dtype
+) -> Tensor:
+    """The additive mask (1, N, 1, c, m·c) of a mask that depends on positions alone, built once for all layers and steps.
+
+    ``blocks`` counts by identity where it is a tensor. Measuring memory clears this, so that it is counted.
+    """
+    with torch.inference_mode(False):  # made during an evaluation, it must still serve training
+        i, j = _positions(blocks, cut, None, device)
+        visible = _score_mask(i, j, Mask(*fields), window, None, dtype)
+        return torch.zeros(visible.shape, dtype=dtype, device=device).masked_fill_(~visible, float("-inf"))
+
+
+class Overlapping(torch.autograd.Function):
+    """(B, G, (N + m - 1)·c, D) -> (B, G, N, m·c, D): m blocks in a row from each block on, a view; nothing is copied."""
+
+    @staticmethod
+    def forward(ctx, t: Tensor, m: int, c: int) -> Tensor:
+        ctx.m, ctx.c = m, c
+        return t.unfold(2, m * c, c).mT
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor, None, None]:
+        by_place = gradient.unflatten(3, (ctx.m, ctx.c))  # (B, G, N, m, c, D)
+        n = by_place.shape[2]
+        total = F.pad(by_place[:, :, :, 0], (0, 0, 0, 0, 0, ctx.m - 1))
+        for place in range(1, ctx.m):
+            total[:, :, place : place + n] += by_place[:, :, :, place]
+        return total.flatten(2, 3), None, None
+
+
+def _read(t: Tensor, blocks: Tensor | int, cut: Cut) -> Tensor:
+    """(B, G, Tk, D) -> (B, G, N, m·c, D): the key blocks each query block reads, zeros outside the sequence."""
+    if isinstance(blocks, int):  # a negative pad drops the keys before the first block that is read
+        return Overlapping.apply(_pad(t, (blocks - 1 - cut.first) * cut.c, cut.tail), blocks, cut.c)
+    wanted = blocks[cut.first :].clamp(min=0)
+    picked = _pad(t, 0, cut.tail).unflatten(2, (-1, cut.c)).index_select(2, wanted.flatten())
+    return picked.unflatten(2, wanted.shape).flatten(3, 4)
+
+
+def _pad(t: Tensor, before: int, after: int) -> Tensor:
+    """Zeros around axis 2; torch's pad copies even where there is nothing to pad."""
+    return F.pad(t, (0, 0, before, after)) if before or after else t
+
+
+def _positions(
+    blocks: Tensor | int, cut: Cut, key_positions: Tensor | None, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Positions of the queries (N, c, 1) and of the keys they read (N, 1, m·c); -1 where there is none."""
+    positions = torch.arange(cut.n_keys, device=device) if key_positions is None else key_positions
+    shifted = (positions + 1).view(1, 1, -1, 1)  # what is padded with 0 then has position -1
+    i = _pad(shifted[:, :, cut.n_keys - cut.n_queries :], cut.lead, cut.tail).view(cut.n_blocks, cut.c, 1) - 1
+    j = _read(shifted, blocks, cut).view(cut.n_blocks, 1, -1) - 1
+    if isinstance(blocks, Tensor):
+        unread = (blocks[cut.first :] < 0).repeat_interleave(cut.c, 1)
+        j = j.masked_fill(unread[:, None], -1)
+    return i, j
 
 
 def _score_mask(
-    i: Tensor, j: Tensor, mask: Mask, bias: ScoreBias | None, pattern: Pattern, dtype: torch.dtype
+    i: Tensor, j: Tensor, mask: Mask, window: int | None, bias: ScoreBias | None, dtype: torch.dtype
 ) -> Tensor:
     """Visibility of i (N, c, 1) by j (N, 1, m·c), (B or 1, N, H or 1, c, m·c): bool, or additive where there is a bias."""
     visible = mask.at(i, j) & (i >= 0) & (j >= 0)
-    own = pattern(i, j)
-    if own is not None:
-        visible = visible & own
+    if window is not None:
+        visible = visible & (i - window < j) & (j <= i)
     if visible.dim() == 3:
         visible = visible[None]
     visible = visible[:, :, None]
     if bias is None:
         return visible
     return bias.block(i, j).to(dtype).transpose(0, 1)[None].masked_fill(~visible, float("-inf"))
-
-
-def causal_block_count(n_tokens: int, block_size: int) -> int:
-    """Number of blocks that hold n tokens."""
-    return -(-n_tokens // block_size)
