@@ -9,7 +9,15 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-_HOME = {"check": "suite", "all_checks": "suite", "CheckReport": "report", "Result": "report", "Subject": "subject", "leak_test": "leak", "LeakReport": "leak"}
+_HOME = {
+    "check": "suite",
+    "all_checks": "suite",
+    "CheckReport": "report",
+    "Result": "report",
+    "Subject": "subject",
+    "leak_test": "leak",
+    "LeakReport": "leak",
+}
 
 __all__ = sorted(_HOME)  # noqa: PLE0605
 

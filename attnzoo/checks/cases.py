@@ -35,19 +35,37 @@ class MaskPlan:
         hidden = (row + 1).clamp(max=n_keys)  # tokens hidden in each row; a short row may be hidden whole
         padding = documents = None
         if self.padding is not None:
-            padding = {"right": j < n_keys - hidden, "left": j >= hidden, "holes": (j + row) % 3 != 1, "all": (row > 0) & (j >= 0)}[self.padding]
+            padding = {
+                "right": j < n_keys - hidden,
+                "left": j >= hidden,
+                "holes": (j + row) % 3 != 1,
+                "all": (row > 0) & (j >= 0),
+            }[self.padding]
         if self.documents is not None:
-            documents = {"runs": (3 * j + row).div(n_keys, rounding_mode="floor"), "mixed": (j + row) % 2}[self.documents]
+            documents = {"runs": (3 * j + row).div(n_keys, rounding_mode="floor"), "mixed": (j + row) % 2}[
+                self.documents
+            ]
         return Mask(self.causal, self.window, self.sinks, self.prefix, padding, documents)
 
     def __str__(self) -> str:
         parts = [] if self.causal else ["causal=False"]
-        parts += [f"{name}={getattr(self, name)}" for name in ("window", "sinks", "prefix", "padding", "documents") if getattr(self, name)]
+        parts += [
+            f"{name}={getattr(self, name)}"
+            for name in ("window", "sinks", "prefix", "padding", "documents")
+            if getattr(self, name)
+        ]
         return f"Mask({', '.join(parts)})"
 
     def simpler(self) -> Iterator[MaskPlan]:
         """The same plan with one field less."""
-        for name, off in (("documents", None), ("padding", None), ("prefix", 0), ("sinks", 0), ("window", None), ("causal", True)):
+        for name, off in (
+            ("documents", None),
+            ("padding", None),
+            ("prefix", 0),
+            ("sinks", 0),
+            ("window", None),
+            ("causal", True),
+        ):
             if getattr(self, name) != off:
                 yield replace(self, **{name: off})
 
@@ -74,10 +92,21 @@ class Case:
     seed: int = 0
 
     def __str__(self) -> str:
-        parts = [f"B={self.batch}", f"H={self.heads}", f"G={self.kv_heads}", f"Tq={self.n_queries}", f"Tk={self.n_keys}", f"D={self.dim}"]
+        parts = [
+            f"B={self.batch}",
+            f"H={self.heads}",
+            f"G={self.kv_heads}",
+            f"Tq={self.n_queries}",
+            f"Tk={self.n_keys}",
+            f"D={self.dim}",
+        ]
         parts += [f"Dv={self.value_dim}"] if self.value_dim else []
         parts += [str(self.dtype).removeprefix("torch."), str(self.mask)]
-        parts += [f"{self.options} options", *(["score bias"] if self.bias else []), *([f"kernel={self.kernel}"] if self.kernel else [])]
+        parts += [
+            f"{self.options} options",
+            *(["score bias"] if self.bias else []),
+            *([f"kernel={self.kernel}"] if self.kernel else []),
+        ]
         parts += [f"dropout={self.dropout}"] if self.dropout else []
         return " ".join(parts + ([f"inputs: {self.kind}"] if self.kind != "normal" else []))
 

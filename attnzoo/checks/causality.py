@@ -79,7 +79,9 @@ def _suffix(subject: Subject, case: Case) -> None:
     moved = last.flatten(1).any(1) | (rows >= case.n_queries - 1)
     if not moved.all():
         cut = rows[int((~moved).nonzero()[0])].item()
-        raise Failed("a later output that depends on later tokens", "no change at all", f"tokens after row {cut} changed")
+        raise Failed(
+            "a later output that depends on later tokens", "no change at all", f"tokens after row {cut} changed"
+        )
 
 
 @conformance_check(quick=True)
@@ -120,7 +122,13 @@ def _row_gradients(subject: Subject, case: Case) -> None:
     for name, t in inputs.tensors().items():
         if t.grad is None:
             continue
-        seen = visible if name in ("k", "v") else past[:, case.n_keys - t.shape[-2] :] if case.n_queries <= case.n_keys else None
+        seen = (
+            visible
+            if name in ("k", "v")
+            else past[:, case.n_keys - t.shape[-2] :]
+            if case.n_queries <= case.n_keys
+            else None
+        )
         if seen is None:
             continue
         reached = t.grad.abs().nan_to_num(torch.inf)

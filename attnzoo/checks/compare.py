@@ -40,7 +40,9 @@ class InPrecision(TorchFunctionMode):
         return func(*(lower(a) for a in args), **{name: lower(value) for name, value in (kwargs or {}).items()})
 
 
-def expect_close(actual: Tensor, exact: Tensor, plain: Tensor | None, what: str, multiple: float = MULTIPLE, scale: float = 0.0) -> None:
+def expect_close(
+    actual: Tensor, exact: Tensor, plain: Tensor | None, what: str, multiple: float = MULTIPLE, scale: float = 0.0
+) -> None:
     """Raise `Failed` unless ``actual`` is as close to ``exact`` (float64) as ``plain``, the same formula in actual's precision.
 
     Allowed: multiple · (max |plain - exact| + eps · max |exact|), and never more than `CAP`. ``scale`` is a lower bound for

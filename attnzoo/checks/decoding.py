@@ -108,7 +108,15 @@ def _splits(n: int, first: int) -> list[tuple[int, ...]]:
         chosen = compositions(n)
     else:
         halves = n // 2
-        chosen = [(n,), (1,) * n, (n - 1, 1), (1, n - 1), (halves, n - halves), (halves, *(1,) * (n - halves)), (n - 2, 1, 1)]
+        chosen = [
+            (n,),
+            (1,) * n,
+            (n - 1, 1),
+            (1, n - 1),
+            (halves, n - halves),
+            (halves, *(1,) * (n - halves)),
+            (n - 2, 1, 1),
+        ]
         chosen += [_in_steps(n, step) for step in (2, 3, 4, 5)] + [(3, *_in_steps(n - 3, 4)), (5, *_in_steps(n - 5, 3))]
         if n > 40:  # single steps are dear there: only the last ones
             chosen = [(n,), (halves, n - halves), (n - 3, 1, 1, 1), (halves, *_in_steps(n - halves, 7))]
@@ -137,20 +145,36 @@ def _cache(subject: Subject, case: Case) -> None:
         held = module.new_cache(case.batch, max_tokens, device=subject.device, dtype=case.dtype)
         declared = module.cache_bytes(case.batch, max_tokens, case.dtype)
         if held.nbytes != declared:
-            raise Failed(f"{declared} bytes, as cache_bytes says", f"{held.nbytes} bytes", f"new_cache({case.batch}, {max_tokens})")
+            raise Failed(
+                f"{declared} bytes, as cache_bytes says",
+                f"{held.nbytes} bytes",
+                f"new_cache({case.batch}, {max_tokens})",
+            )
         if held.length != 0:
             raise Failed("length 0", f"length {held.length}", "a new cache")
     held = new_cache(subject, module, case, n)
     with torch.no_grad():
         first = decode(module, inputs, (n,), held)
         try:
-            module.extend(*(t[:, :, :1] for t in (inputs.q, inputs.k, inputs.v)), held, x=None if inputs.x is None else inputs.x[:, :1])
+            module.extend(
+                *(t[:, :, :1] for t in (inputs.q, inputs.k, inputs.v)),
+                held,
+                x=None if inputs.x is None else inputs.x[:, :1],
+            )
         except RequestError:
             pass
         else:
-            raise Failed("RequestError: the cache is full", "it took one token more", f"a cache of {n} tokens that holds {n}")
+            raise Failed(
+                "RequestError: the cache is full", "it took one token more", f"a cache of {n} tokens that holds {n}"
+            )
         if held.length != n:
             raise Failed(f"a refused token leaves length {n}", f"length {held.length}", "cache")
         again = decode(module, inputs, (n,), new_cache(subject, module, case, n + 9))
     expect_finite(first, "out")
-    expect_same(again, first, "out", 8 * torch.finfo(case.dtype).eps * first.abs().max().item(), "a larger cache gives other values")
+    expect_same(
+        again,
+        first,
+        "out",
+        8 * torch.finfo(case.dtype).eps * first.abs().max().item(),
+        "a larger cache gives other values",
+    )

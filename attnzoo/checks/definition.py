@@ -114,7 +114,11 @@ def half_precision(subject: Subject, name: str, quick: bool) -> Iterator[Result]
         if dtype.itemsize == 2:
             base = replace(subject.base, dtype=dtype)
             cases = [replace(base, n_queries=n, n_keys=n) for n in (1, 5, 17, 40)]
-            cases += [replace(base, n_queries=3, n_keys=17), replace(base, dim=64), replace(base, heads=4, kv_heads=2, n_queries=9, n_keys=9)]
+            cases += [
+                replace(base, n_queries=3, n_keys=17),
+                replace(base, dim=64),
+                replace(base, heads=4, kv_heads=2, n_queries=9, n_keys=9),
+            ]
             yield from each(subject, name, cases, _defined)
 
 
@@ -122,8 +126,16 @@ def half_precision(subject: Subject, name: str, quick: bool) -> Iterator[Result]
 def definition_is_sound(subject: Subject, name: str, quick: bool) -> Iterator[Result]:
     """The definition itself: weights (B, H, Tq, Tk), 0 where the mask hides, O = A V, and rows of softmax weights that sum to 1."""
     base = subject.base
-    plans = [MaskPlan(), MaskPlan(window=2), MaskPlan(padding="right"), MaskPlan(documents="runs"), MaskPlan(causal=False)]
-    yield from each(subject, name, [replace(base, n_queries=n, n_keys=n, mask=m) for m in plans for n in (5, 9)], _sound)
+    plans = [
+        MaskPlan(),
+        MaskPlan(window=2),
+        MaskPlan(padding="right"),
+        MaskPlan(documents="runs"),
+        MaskPlan(causal=False),
+    ]
+    yield from each(
+        subject, name, [replace(base, n_queries=n, n_keys=n, mask=m) for m in plans for n in (5, 9)], _sound
+    )
 
 
 def _sound(subject: Subject, case: Case) -> None:
@@ -133,7 +145,9 @@ def _sound(subject: Subject, case: Case) -> None:
     if tuple(weights.shape) != shape:
         raise Failed(f"weights of shape {shape}", f"{tuple(weights.shape)}", "reference")
     visible = inputs.mask.dense(case.n_queries, case.n_keys, subject.device).expand(shape)
-    expect_same(weights.masked_fill(visible, 0.0), torch.zeros_like(weights), "weights", detail="the mask hides this key")
+    expect_same(
+        weights.masked_fill(visible, 0.0), torch.zeros_like(weights), "weights", detail="the mask hides this key"
+    )
     expect_close(out, weights @ module.repeat_kv(inputs.v.double()), None, "reference out", multiple=1e3)
     if subject.softmax:
         sums = weights.sum(-1)

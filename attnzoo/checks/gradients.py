@@ -25,14 +25,21 @@ def gradients(subject: Subject, name: str, quick: bool) -> Iterator[Result]:
     cases = [replace(base, n_queries=n, n_keys=n) for n in ((5, 17) if quick else (1, 2, 5, 8, 17, 34))]
     cases += [replace(base, heads=4, kv_heads=2, n_queries=9, n_keys=9), replace(base, n_queries=3, n_keys=9)]
     if not quick:
-        cases += [replace(base, heads=4, kv_heads=1, n_queries=9, n_keys=9), replace(base, n_queries=6, n_keys=6, value_dim=3)]
+        cases += [
+            replace(base, heads=4, kv_heads=1, n_queries=9, n_keys=9),
+            replace(base, n_queries=6, n_keys=6, value_dim=3),
+        ]
         plans = (MaskPlan(window=3), MaskPlan(padding="left"), MaskPlan(documents="runs"), MaskPlan(causal=False), MaskPlan(prefix=3),
                  MaskPlan(window=2, padding="holes"))  # fmt: skip
         cases += [replace(base, n_queries=9, n_keys=9, mask=plan) for plan in plans]
         cases += [replace(base, n_queries=9, n_keys=9, bias=True, bias_gradient=learned) for learned in (False, True)]
         cases += [replace(base, n_queries=2 * e + 1, n_keys=2 * e + 1, batch=1, options="own") for e in subject.edges]
-        cases += [replace(base, n_queries=5, n_keys=5, dtype=dtype) for dtype in subject.dtypes[1:] if dtype == torch.bfloat16]
-        cases += [replace(base, n_queries=9, n_keys=9, kernel=k) for k in subject.cls.kernels if k not in ("auto", "compiled")]
+        cases += [
+            replace(base, n_queries=5, n_keys=5, dtype=dtype) for dtype in subject.dtypes[1:] if dtype == torch.bfloat16
+        ]
+        cases += [
+            replace(base, n_queries=9, n_keys=9, kernel=k) for k in subject.cls.kernels if k not in ("auto", "compiled")
+        ]
     yield from each(subject, name, cases, _gradients, training=True)
 
 
@@ -79,7 +86,9 @@ def gradients_by_difference(subject: Subject, name: str, quick: bool) -> Iterato
     base = replace(subject.base, batch=1, dtype=torch.float64)
     small = replace(base, dim=2) if not subject.reasons(replace(base, dim=2)) else base
     cases = [replace(small, n_queries=n, n_keys=n) for n in (1, 4)]
-    cases += [replace(small, n_queries=5, n_keys=5, mask=plan) for plan in (MaskPlan(padding="left"), MaskPlan(window=2))]
+    cases += [
+        replace(small, n_queries=5, n_keys=5, mask=plan) for plan in (MaskPlan(padding="left"), MaskPlan(window=2))
+    ]
     cases += [replace(small, n_queries=4, n_keys=4, heads=2, kv_heads=1)]
     if torch.float64 not in subject.can.dtypes:
         cases = cases[:1]
@@ -97,4 +106,6 @@ def _differences(subject: Subject, case: Case) -> None:
         torch.autograd.gradcheck(run, tuple(inputs.tensors().values()), fast_mode=False)
     except GradcheckError as error:
         said = " ".join(str(error).split())
-        raise Failed("the gradient of finite differences", said[:200], "gradcheck, inputs in the order q, k, v, x") from error
+        raise Failed(
+            "the gradient of finite differences", said[:200], "gradcheck, inputs in the order q, k, v, x"
+        ) from error

@@ -80,10 +80,16 @@ def _honoured(subject: Subject, case: Case) -> None:
 def mask_readout(subject: Subject, name: str, quick: bool) -> Iterator[Result]:
     """With q = k = 0 and V = I the output is the matrix of weights: non-zero exactly where the definition's are, key by key."""
     plans = [MaskPlan(), *FIELDS] if quick or not subject.trains else [MaskPlan(), *FIELDS, *intersections(10, seed=2)]
-    cases = [replace(subject.base, n_queries=n, n_keys=n, mask=plan) for plan in plans for n in ((9,) if quick else (9, 19))]
+    cases = [
+        replace(subject.base, n_queries=n, n_keys=n, mask=plan) for plan in plans for n in ((9,) if quick else (9, 19))
+    ]
     cases += [replace(subject.base, n_queries=4, n_keys=9)]
     if not quick and subject.trains:
-        cases += [replace(subject.base, n_queries=n, n_keys=n, options="own", batch=1) for e in subject.edges for n in (e + 1,)]
+        cases += [
+            replace(subject.base, n_queries=n, n_keys=n, options="own", batch=1)
+            for e in subject.edges
+            for n in (e + 1,)
+        ]
     yield from each(subject, name, cases, _readout)
 
 
@@ -104,7 +110,12 @@ def _readout(subject: Subject, case: Case) -> None:
         at = tuple((seen != due).nonzero()[0].tolist())
         row, key = at[2], at[3]
         counts = f"row {row} reads keys {seen[at[:3]].nonzero().flatten().tolist()}, expected {due[at[:3]].nonzero().flatten().tolist()}"
-        raise Failed(f"weight {right[at].item():.6g}", f"{read[at].item():.6g}", f"weights[{at[0]}, {at[1]}, row {row}, key {key}]", counts)
+        raise Failed(
+            f"weight {right[at].item():.6g}",
+            f"{read[at].item():.6g}",
+            f"weights[{at[0]}, {at[1]}, row {row}, key {key}]",
+            counts,
+        )
     expect_close(read, right, right, "weights", multiple=16)
 
 
@@ -121,7 +132,12 @@ def mask_readout_far(subject: Subject, name: str, quick: bool) -> Iterator[Resul
 @conformance_check(quick=True)
 def empty_rows(subject: Subject, name: str, quick: bool) -> Iterator[Result]:
     """A row that sees no key gives exactly 0, with exactly 0 and finite gradient, and no NaN anywhere else."""
-    plans = (MaskPlan(padding="all"), MaskPlan(padding="left"), MaskPlan(window=2, padding="holes"), MaskPlan(window=1, padding="right"))
+    plans = (
+        MaskPlan(padding="all"),
+        MaskPlan(padding="left"),
+        MaskPlan(window=2, padding="holes"),
+        MaskPlan(window=1, padding="right"),
+    )
     cases = [replace(subject.base, n_queries=n, n_keys=n, mask=plan) for plan in plans for n in (4, 8)]
     cases += [replace(subject.base, n_queries=7, n_keys=4)]
     yield from each(subject, name, cases, _empty)
@@ -148,4 +164,9 @@ def _empty(subject: Subject, case: Case) -> None:
         dead = lengths.get("k" if name == "v" else name)
         if dead is not None:
             rows = dead[:, None, :, None].expand_as(t.grad)
-            expect_same(t.grad.where(rows, 0), torch.zeros_like(t.grad), f"d {name}", detail="sees nothing, or is seen by nobody")
+            expect_same(
+                t.grad.where(rows, 0),
+                torch.zeros_like(t.grad),
+                f"d {name}",
+                detail="sees nothing, or is seen by nobody",
+            )

@@ -41,7 +41,12 @@ class Result:
         if self.status != FAILED:
             return f"{self.status}: {self.check} [{self.case}] {self.detail}".rstrip()
         lines = [f"FAILED {self.check}: {self.about}", f"  on        {self.case}"]
-        for label, text in (("expected", self.expected), ("actual", self.actual), ("where", self.where), ("detail", self.detail)):
+        for label, text in (
+            ("expected", self.expected),
+            ("actual", self.actual),
+            ("where", self.where),
+            ("detail", self.detail),
+        ):
             if text:
                 lines.append(f"  {label:<9} {text}")
         return "\n".join([*lines, f"  read      docs/checks.md#{self.check.replace('_', '-')}"])
@@ -87,7 +92,13 @@ class CheckReport:
             cases = [r for r in self.results if r.check == name]
             seen, failed = Counter(r.status for r in cases), next((r for r in cases if r.status == FAILED), None)
             reasons = sorted({r.detail for r in cases if r.status in (REFUSED, SKIPPED)})
-            row = {"name": name, "passed": failed is None, "cases": dict(seen), "detail": str(failed) if failed else "", "reasons": reasons}
+            row = {
+                "name": name,
+                "passed": failed is None,
+                "cases": dict(seen),
+                "detail": str(failed) if failed else "",
+                "reasons": reasons,
+            }
             tests.append(row | ({"failure": asdict(failed)} if failed else {}))
         return {
             "subject": self.subject,
@@ -103,7 +114,11 @@ class CheckReport:
 
     def __str__(self) -> str:
         counts = ", ".join(f"{n} {status}" for status, n in self.counts().items() if n)
-        verdict = "passed" if self.passed else ("FAILED" if self.failures else "refused" if self.refused else "nothing could be tried")
+        verdict = (
+            "passed"
+            if self.passed
+            else ("FAILED" if self.failures else "refused" if self.refused else "nothing could be tried")
+        )
         lines = [f"{self.subject} on {self.device}: {verdict} ({counts or 'no case'}; {self.seconds:.1f} s)"]
         lines += [f"  - {reason}" for reason in self.refused]
         lines += [str(r) for r in self.failures]

@@ -46,7 +46,9 @@ class Subject:
     _built: dict = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(cls, what, *, device: str = "cpu", dtype: torch.dtype | None = None, shrink: bool = True, **options) -> Subject:
+    def of(
+        cls, what, *, device: str = "cpu", dtype: torch.dtype | None = None, shrink: bool = True, **options
+    ) -> Subject:
         """From a registered name, an `Attention` class or instance, or a function that builds one from sizes.
 
         Raises:
@@ -65,9 +67,16 @@ class Subject:
             sample = what(n_heads=2, n_kv_heads=None, head_dim=8, d_model=16, dropout=0.0, scale=None, options=None)
             name, make, kind, own = getattr(what, "__name__", "factory"), what, type(sample), sample.options
         else:
-            raise RequestError(f"cannot check {what!r}", ["give a registered name, an Attention, its class, or a function that builds one"])
+            raise RequestError(
+                f"cannot check {what!r}",
+                ["give a registered name, an Attention, its class, or a function that builds one"],
+            )
         declared = kind.capabilities.dtypes
-        wanted = (dtype,) if dtype is not None else tuple(t for t in (torch.float32, torch.bfloat16, torch.float16, torch.float64) if t in declared)
+        wanted = (
+            (dtype,)
+            if dtype is not None
+            else tuple(t for t in (torch.float32, torch.bfloat16, torch.float16, torch.float64) if t in declared)
+        )
         return cls(name, make, kind, own, device, wanted, instance, shrink)
 
     # -- what is declared ---------------------------------------------------------------------------------------------
@@ -88,7 +97,11 @@ class Subject:
     @property
     def softmax(self) -> bool:
         """Whether its definition is the inherited softmax over visible keys."""
-        return self.cls.weights is Attention.weights and self.cls.define is Attention.define and self.cls.reference is Attention.reference
+        return (
+            self.cls.weights is Attention.weights
+            and self.cls.define is Attention.define
+            and self.cls.reference is Attention.reference
+        )
 
     def reasons(self, case: Case, training: bool = False) -> list[str]:
         """Why this case cannot be computed, from what is declared."""
@@ -105,7 +118,11 @@ class Subject:
     @cached_property
     def small(self) -> Options:
         """The options with every count of 8 and more (blocks, chunks, windows, ranks) cut down, as far as they still build."""
-        large = {f.name: v for f in dataclasses.fields(self.own) if type(v := getattr(self.own, f.name)) is int and v >= 8 and f.name != "seed"}
+        large = {
+            f.name: v
+            for f in dataclasses.fields(self.own)
+            if type(v := getattr(self.own, f.name)) is int and v >= 8 and f.name != "seed"
+        }
         for size in (4, 8, 16):
             try:
                 return replace(self.own, **{name: min(value, size) for name, value in large.items()})
@@ -187,10 +204,14 @@ class Subject:
 
     # -- judging ------------------------------------------------------------------------------------------------------
 
-    def verify(self, check: str, case: Case, prop: Property, *, training: bool = False, shrink: bool = True, about: str = "") -> Result:
+    def verify(
+        self, check: str, case: Case, prop: Property, *, training: bool = False, shrink: bool = True, about: str = ""
+    ) -> Result:
         """Try a property on a case: passed, failed on the smallest input found, refused as declared, or skipped with a reason."""
         if training and not self.trains:
-            return Result(check, str(case), SKIPPED, detail=f"{self.name} declares no backward on {self.device}", about=about)
+            return Result(
+                check, str(case), SKIPPED, detail=f"{self.name} declares no backward on {self.device}", about=about
+            )
         why = self.reasons(case, training)
         if why:
             return self._expect_refusal(check, case, why, about)
@@ -238,7 +259,9 @@ class Subject:
         except RequestError:
             return Result(check, str(case), REFUSED, detail="; ".join(why), about=about)
         except Exception as error:
-            return Result(check, str(case), FAILED, f"Refused: {'; '.join(why)}", f"{type(error).__name__}: {error}", about=about)
+            return Result(
+                check, str(case), FAILED, f"Refused: {'; '.join(why)}", f"{type(error).__name__}: {error}", about=about
+            )
         return Result(check, str(case), FAILED, f"Refused: {'; '.join(why)}", "it computed something", about=about)
 
 

@@ -1,0 +1,141 @@
+"""The modes a module runs in: dropout, evaluation, autocast, a rerun, a reload."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+
+from attnzoo.checks.cases import Case, MaskPlan
+from attnzoo.checks.compare import Failed, Skip, expect_close, expect_finite, expect_same
+from attnzoo.checks.report import Result
+from attnzoo.checks.subject import Subject, each
+from attnzoo.checks.suite import conformance_check
+
+DRAWS = 2048
+
+
+@conformance_check(quick=True)
+def dropout_off_in_evaluation(subject: Subject, name: str, quick: bool) -> Iterator[Result]:
+    """In evaluation dropout does nothing: two runs are bitwise equal and give the definition."""
+    yield from each(
+        subject, name, [replace(subject.base, n_queries=n, n_keys=n, dropout=0.5) for n in (1, 9)], _evaluates
+    )
+
+
+def _evaluates(subject: Subject, case: Case) -> None:
+    module, inputs = subject.build(case, fresh=True).eval(), subject.inputs(case)
+    with torch.no_grad():
+        first, second = module(*inputs), module(*inputs)
+    expect_same(second, first, "out", detail="two evaluations of the same input")
+    subject.expect_definition(module, inputs, first)
+
+
+@conformance_check()
+def dropout_in_training(subject: Subject, name: str, quick: bool) -> Iterator[Result]:
+    """In training dropout acts on the weights, right in expectation, reproducible by seed and different without one."""
+    yield from each(
+        subject, name, [replace(subject.base, batch=1, n_queries=4, n_keys=4, dropout=p) for p in (0.5, 0.2)], _drops
+    )
+
+
+def _drops(subject: Subject, case: Case) -> None:
+    if not case.dropout:
+        raise Skip("no dropout")
+    module, inputs = subject.build(case, fresh=True).train(), subject.inputs(case)
+    many = inputs.map(lambda t: t.expand(DRAWS, *t.shape[1:]))
+    with torch.no_grad():
+        torch.manual_seed(3)
+        first = module(*many)
+        torch.manual_seed(3)
+        again = module(*many)
+        other = module(*many)
+        ones = module(many.q, many.k, torch.ones_like(many.v), many.mask, many.bias, many.x)
+    expect_same(again, first, "out", detail="two runs from one seed")
+    if torch.equal(first, other):
+        raise Failed("another draw without a new seed", "the same output bit for bit", "out")
+    if not torch.allclose(ones, ones[..., :1].expand_as(ones)):
+        raise Failed(
+            "weights dropped: equal values give equal channels", "channels dropped one by one", "out with v = 1"
+        )
+    exact, weights = module.reference(*inputs)
+    # a weight w becomes w/(1-p) or 0: variance w² p/(1-p); six standard errors of the mean over the draws
+    spread = (weights.square() @ module.repeat_kv(inputs.v.double()).square()) * case.dropout / (1 - case.dropout)
+    allowed = 6 * (spread / DRAWS).sqrt() + 1e-5
+    error = (first.double().mean(0, keepdim=True) - exact).abs()
+    if (error > allowed).any():
+        at = tuple((error > allowed).nonzero()[0].tolist())
+        mean = first.double().mean(0, keepdim=True)[at].item()
+        raise Failed(
+            f"a mean of {exact[at].item():.4g}",
+            f"{mean:.4g}",
+            f"mean out over {DRAWS} draws at {at}",
+            f"allowed ± {allowed[at].item():.2g}",
+        )
+
+
+@conformance_check(quick=True)
+def determinism(subject: Subject, name: str, quick: bool) -> Iterator[Result]:
+    """A rerun is bitwise equal, forward and backward, also after a call with other inputs in between."""
+    cases = [
+        replace(subject.base, n_queries=n, n_keys=n, mask=m)
+        for m in (MaskPlan(), MaskPlan(padding="left"))
+        for n in (9, 34)
+    ]
+    yield from each(subject, name, cases, _reruns)
+
+
+def _reruns(subject: Subject, case: Case) -> None:
+    module, inputs = subject.build(case), subject.inputs(case)
+    other = subject.inputs(replace(case, batch=1, n_queries=5, n_keys=5, mask=MaskPlan(), seed=9))
+    results = []
+    for _ in range(2):
+        leaves = inputs.leaves() if subject.trains else inputs
+        with torch.set_grad_enabled(subject.trains):
+            out = module(*leaves)
+        grads = {}
+        if subject.trains:
+            out.square().sum().backward()
+            grads = {f"d {n}": t.grad for n, t in leaves.tensors().items() if t.grad is not None}
+        results.append({"out": out.detach(), **grads})
+        with torch.no_grad():
+            module(*other)
+    for name, first in results[0].items():
+        expect_same(results[1][name], first, name, detail="the second run of the same input")
+
+
+@conformance_check()
+def autocast(subject: Subject, name: str, quick: bool) -> Iterator[Result]:
+    """Under bfloat16 autocast the output is finite, the definition within that type's rounding, and long sums stay right."""
+    cases = [replace(subject.base, dtype=torch.float32, n_queries=n, n_keys=n) for n in (5, 17)]
+    cases.append(replace(subject.base, dtype=torch.float32, batch=1, n_queries=300, n_keys=300, kind="ones"))
+    yield from each(subject, name, cases, _autocast)
+
+
+def _autocast(subject: Subject, case: Case) -> None:
+    if torch.bfloat16 not in subject.can.dtypes:
+        raise Skip(f"{subject.name} declares no bfloat16")
+    module, inputs = subject.build(case), subject.inputs(case)
+    if case.kind == "ones":
+        inputs.q, inputs.k, inputs.v = inputs.q * 0, inputs.k * 0, inputs.v * 0 + 1
+    with torch.no_grad(), torch.autocast(subject.device, torch.bfloat16):
+        out = module(*inputs)
+        expect_finite(out, "out")
+    low = inputs.map(lambda t: t.bfloat16())
+    plain = None if case.kind == "ones" else subject.plain(module, low)
+    expect_close(out.bfloat16(), subject.exact(module, inputs), plain, "out under autocast", multiple=8)
+
+
+@conformance_check(quick=True)
+def state_dict(subject: Subject, name: str, quick: bool) -> Iterator[Result]:
+    """Loading the state of one module into another makes their outputs bitwise equal; nothing that matters lies outside it."""
+    yield from each(subject, name, [replace(subject.base, n_queries=9, n_keys=9)], _reload)
+
+
+def _reload(subject: Subject, case: Case) -> None:
+    first, second = subject.build(case, fresh=True), subject.build(case, seed=1, fresh=True)
+    second.load_state_dict({n: t.clone() for n, t in first.state_dict().items()})
+    inputs = subject.inputs(case)
+    with torch.no_grad():
+        expect_same(second(*inputs), first(*inputs), "out", detail="after load_state_dict")
