@@ -263,8 +263,8 @@ def test_the_product_of_swept_values() -> None:
     assert multirun.expand(["trainer.betas=[0.9,0.95]"]) == [["trainer.betas=[0.9,0.95]"]]
     assert ["positions=alibi"] in multirun.expand(["positions=glob(*)"])
     assert multirun.expand(["seed=1,2", "run_dir=here"]) == [
-        ["seed=1", "run_dir=here/seed=1"],
-        ["seed=2", "run_dir=here/seed=2"],
+        ["seed=1", "run_dir='here/seed=1'"],
+        ["seed=2", "run_dir='here/seed=2'"],
     ]
 
 

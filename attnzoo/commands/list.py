@@ -33,7 +33,7 @@ def run(arguments: Namespace) -> int:
 
 
 def describe(name: str, device: str) -> dict[str, Any]:
-    """One backend as plain values; ``here`` is training, inference or none, ``why_not`` the reasons against training."""
+    """One backend as plain values; ``here``: training, inference or none; ``why_not``: the reasons against training."""
     from attnzoo import registry
 
     cls = registry.get(name)

@@ -47,11 +47,12 @@ def expand(overrides: Sequence[str]) -> list[list[str]]:
         raise RequestError("these runs cannot be started", found)
     swept = [n for n, override in enumerate(parsed) if override.is_sweep_override()]
     jobs = [list(job) for job in itertools.product(*axes)]
-    for job in jobs:  # runs that share a named folder get one of their own inside it
-        for n, word in enumerate(job):
-            if swept and n not in swept and word.startswith("run_dir="):
-                name = re.sub(r"[^\w.=+-]+", "-", "_".join(job[n] for n in swept))
-                job[n] = f"{word}/{name}" if word[-1] not in "'\"" else f"{word[:-1]}/{name}{word[-1]}"
+    folder = [n for n, override in enumerate(parsed) if override.key_or_group == "run_dir" and n not in swept]
+    if swept and folder:  # runs that share a named folder get one of their own inside it
+        base = str(parsed[folder[-1]].value()).replace("'", "\\'")
+        for job in jobs:
+            name = re.sub(r"[^\w.=+-]+", "-", "_".join(job[n] for n in swept))
+            job[folder[-1]] = f"run_dir='{base}/{name}'"
     return jobs
 
 
