@@ -1,0 +1,113 @@
+"""Time and peak memory of backends over sequence lengths; all of them take turns in every round.
+
+attnzoo bench sdpa sliding_window linear --lengths 1024,2048,4096
+attnzoo bench --level model --json
+attnzoo bench --out runs/bench              bench.json and bench.html
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from attnzoo import groups
+from attnzoo.commands import add_device, add_json, print_json
+from attnzoo.errors import RequestError, unknown
+from attnzoo.files import write_json_atomic
+
+DTYPES = ("float32", "bfloat16", "float16")
+SIZES = {"batch_size": (1, "B"), "n_heads": (4, "H"), "head_dim": (64, "D"), "rounds": (15, "most rounds of timing")}
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("names", nargs="*", metavar="NAME", help="registered backends (all)")
+    parser.add_argument(
+        "--level", choices=("operator", "model"), default="operator", help="the attention alone, or a model"
+    )
+    parser.add_argument("--lengths", default="512,1024,2048", metavar="T,T,…", help="sequence lengths (512,1024,2048)")
+    for name, (default, meaning) in SIZES.items():
+        flag = f"--{name.replace('_', '-')}"
+        parser.add_argument(flag, type=int, default=default, metavar="N", help=f"{meaning} ({default})")
+    parser.add_argument("--n-kv-heads", type=int, metavar="N", help="G (the backend's own)")
+    parser.add_argument("--dtype", choices=DTYPES, default="float32")
+    parser.add_argument("--seconds", type=float, default=20.0, help="time limit of the rounds of one length (20)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", metavar="FOLDER", help="also write bench.json and bench.html there")
+    add_device(parser)
+    add_json(parser)
+
+
+def run(arguments: Namespace) -> int:
+    names, lengths = _checked(arguments)
+    import torch
+
+    from attnzoo import registry
+    from attnzoo.measure import resolve_device
+    from attnzoo.measure.bench import bench
+
+    device = resolve_device(arguments.device)
+    found = bench(
+        names or registry.list_backends(),
+        level=arguments.level,
+        lengths=lengths,
+        device=device,
+        dtype=getattr(torch, arguments.dtype),
+        n_kv_heads=arguments.n_kv_heads,
+        seconds=arguments.seconds,
+        seed=arguments.seed,
+        **{name: getattr(arguments, name) for name in SIZES},
+    )
+    if arguments.out:
+        from attnzoo.report import write_bench_report
+
+        write_json_atomic(Path(arguments.out) / "bench.json", found)
+        write_bench_report(found, Path(arguments.out) / "bench.html")
+    if arguments.json:
+        print_json(found)
+    else:
+        _print(found)
+    return int(any(row["status"] not in ("ok", "refused") for row in found["rows"]))
+
+
+def _checked(arguments: Namespace) -> tuple[list[str], list[int]]:
+    """The named backends and the lengths; every fault of the request in one error."""
+    known = groups.backend_names()
+    faults = [unknown("backend", name, known) for name in arguments.names if name not in known]
+    words = arguments.lengths.split(",")
+    faults += [f"--lengths: {word!r} is no length" for word in words if not (word.isdigit() and int(word))]
+    for name in SIZES:
+        if getattr(arguments, name) < 1:
+            faults.append(f"--{name.replace('_', '-')} {getattr(arguments, name)}: must be at least 1")
+    heads, kv_heads = arguments.n_heads, arguments.n_kv_heads
+    if kv_heads is not None and heads >= 1 and (kv_heads < 1 or heads % kv_heads):
+        faults.append(f"--n-kv-heads {kv_heads} does not divide --n-heads {heads}")
+    if not 0 < arguments.seconds < float("inf"):
+        faults.append(f"--seconds {arguments.seconds}: must be more than 0")
+    if faults:
+        raise RequestError("attnzoo bench cannot do this", faults)
+    return arguments.names, [int(word) for word in words]
+
+
+def _print(found: Mapping[str, Any]) -> None:
+    """One line a backend, work and length: the median with its interval, peak memory, and what became of the rest."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for title in ("work", "T", "backend", "ms", "95 %", "MiB", "kernel"):
+        table.add_column(title, justify="right" if title in ("T", "ms", "MiB") else "left")
+    for row in found["rows"]:
+        timing, peak = row.get("timing") or {}, row.get("peak_memory_bytes")
+        ms, between = "–", row["status"]
+        if timing.get("median") is not None:
+            ms, between = f"{timing['median']:.3g}", f"{timing['low']:.3g} to {timing['high']:.3g}"
+        memory = "–" if peak is None else f"{peak / 2**20:.1f}"
+        table.add_row(row["op"], str(row["T"]), row["backend"], ms, between, memory, row.get("kernel") or "–")
+    console.print(table, highlight=False)
+    reasons = {f"{row['backend']}: {reason}" for row in found["rows"] for reason in row.get("reasons") or ()}
+    for line in sorted(reasons):
+        console.print(line, highlight=False, markup=False)
