@@ -39,10 +39,10 @@ class ProbeConfig:
 
     enabled: bool = False
     task: TaskConfig = field(default_factory=lambda: TaskConfig(name="recall", n_tokens=128))
-    max_steps: int = 150
+    max_steps: int = 100
     batch_size: int = 16
     short_conv: int = 4
     n_layers: int = 2
-    d_model: int = 128
-    n_heads: int = 4
-    learning_rate: float = 0.01
+    d_model: int = 64
+    n_heads: int = 2
+    learning_rate: float = 0.03

@@ -14,8 +14,8 @@ from attnzoo.model.layer import ShortConv
 from attnzoo.training.config import TrainerConfig
 
 CONV_LR = 10.0
-"""Learning rate of short convolutions over that of the rest of AdamW's: their weights are of size 1, and AdamW's steps do
-not grow with the weight. With a factor of 1 full attention has not learned periodic recall in 200 steps, with 10 in 100."""
+"""Learning rate of short convolutions over that of the rest of AdamW's: their weights are of size 1, and AdamW's steps
+do not grow with the weight. With 1 full attention does not learn periodic recall in 200 steps; with 10, in 100."""
 
 
 def schedule(step: int, cfg: TrainerConfig) -> float:

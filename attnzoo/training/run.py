@@ -78,6 +78,7 @@ def train(cfg: RunConfig) -> Record:
     folder.begin(cfg)
     describe(record, model)
     wandb = open_wandb(cfg, folder)
+    record.wandb = wandb.status()
     run = Run(cfg, folder, device, precision, model, task, record, wandb)
     try:
         with torch.random.fork_rng(devices=[device] if device != "cpu" else []):

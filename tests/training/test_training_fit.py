@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import math
 import signal
+import sys
 import warnings
 from functools import partial
 
@@ -240,3 +241,39 @@ def test_compiled_training_equals_eager_within_rounding(monkeypatch):
     compiled, b = run(cfg)
     assert list(compiled.state_dict()) == list(eager.state_dict())
     assert a.curve[-1]["val_loss_nats"] == pytest.approx(b.curve[-1]["val_loss_nats"], rel=1e-3)
+
+
+def test_bf16_trains_float32_parameters_to_nearly_the_same_loss():
+    cfg = tiny(max_steps=3)
+    _, exact = run(cfg)
+    model, rounded = run(cfg, precision="bf16")
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+    a, b = (fitted.curve[-1]["val_loss_nats"] for fitted in (exact, rounded))
+    assert a != b
+    assert a == pytest.approx(b, rel=0.01)  # bfloat16 keeps 8 bits; the loss is a mean over many such roundings
+
+
+def test_a_terminal_gets_a_bar(monkeypatch):
+    """In a pseudo-terminal of its own."""
+    import os
+    import pty
+
+    here = os.path.dirname(__file__)
+    code = (
+        f"import sys; sys.path.insert(0, {here!r}); from helpers import tiny; from attnzoo.model import build_model\n"
+        "from attnzoo.tasks import build_task; from attnzoo.training.fit import fit\n"
+        "cfg = tiny(progress=True); task = build_task(cfg.task, cfg.data, 0)\n"
+        "fit(build_model(cfg, task.vocab_size), task, cfg.trainer, seed=0, title='sdpa')"
+    )
+    screen = bytearray()
+
+    def read(descriptor):
+        data = os.read(descriptor, 1024)
+        screen.extend(data)
+        return data
+
+    monkeypatch.setenv("COLUMNS", "150")
+    status = pty.spawn([sys.executable, "-c", code], read, lambda _: b"")
+    assert status == 0
+    assert b"6/6" in screen
+    assert b"tokens/s" in screen
