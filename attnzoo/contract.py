@@ -8,79 +8,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from attnzoo.cache import KVCache
+from attnzoo.capabilities import Capabilities, Options, Request
 from attnzoo.errors import Refused, RequestError
-from attnzoo.masks import FIELDS, Mask
+from attnzoo.masks import Mask
+from attnzoo.validate import check_extension, check_tensors
 
-FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-
-
-@dataclass(frozen=True)
-class Options:
-    """A backend's own settings; a backend with settings subclasses this. ``kernel`` names what computes the rule."""
-
-    kernel: str = "auto"
-
-
-@dataclass(frozen=True)
-class Capabilities:
-    """What a backend can honour; everything not declared here is refused, with the reason.
-
-    Args:
-        masks: the fields of `Mask` (see `attnzoo.masks.FIELDS`) beyond causality.
-        grouped_heads: takes G < H.
-        bias: takes a `ScoreBias`.
-        dropout: drops attention weights in training.
-        cross: takes Tq ≠ Tk.
-        value_dim: takes Dv ≠ D.
-        needs_x: its rule reads the layer's input x.
-        dtypes, devices: what it computes on; training_devices: where it has a backward.
-        time, memory, state: declared growth exponents in T of a training step's time and memory and of the decoding state.
-        shift_invariant: who may see whom depends on i - j alone, so that left padding changes nothing; block layouts that
-            count from the first slot are not.
-        bitwise_prefix: changing the future leaves earlier outputs bitwise equal (False: equal within rounding).
-    """
-
-    masks: frozenset[str] = FIELDS
-    grouped_heads: bool = True
-    bias: bool = True
-    dropout: bool = True
-    cross: bool = True
-    value_dim: bool = True
-    needs_x: bool = False
-    dtypes: tuple[torch.dtype, ...] = FLOATS
-    devices: tuple[str, ...] = ("cpu", "cuda")
-    training_devices: tuple[str, ...] = ("cpu", "cuda")
-    time: float = 2.0
-    memory: float = 2.0
-    state: float = 1.0
-    shift_invariant: bool = True
-    bitwise_prefix: bool = True
-
-
-@dataclass(frozen=True)
-class Request:
-    """One question to a backend: can you compute this? Everything a refusal may depend on."""
-
-    n_heads: int = 8
-    n_kv_heads: int = 8
-    head_dim: int = 64
-    value_dim: int | None = None
-    device: str = "cpu"
-    dtype: torch.dtype = torch.float32
-    mask_fields: frozenset[str] = frozenset()
-    contiguous_documents: bool = True
-    cross: bool = False
-    bias: bool = False
-    bias_gradient: bool = False
-    dropout: float = 0.0
-    training: bool = True
-    options: Options = field(default_factory=Options)
+__all__ = [
+    "Attention",
+    "Capabilities",
+    "KVCache",
+    "Options",
+    "Request",
+    "ScoreBias",
+    "causal_pairs",
+    "masked_softmax",
+    "softmax_flops",
+]
 
 
 class ScoreBias(nn.Module):
@@ -89,29 +39,6 @@ class ScoreBias(nn.Module):
     def block(self, i: Tensor, j: Tensor) -> Tensor:
         """Bias for query positions ``i`` and key positions ``j`` of one broadcast shape S: (H, *S)."""
         raise NotImplementedError
-
-
-class KVCache:
-    """Keys and values of the tokens seen so far, in memory allocated once. Slots past ``length`` are never read."""
-
-    def __init__(self, keys: Tensor, values: Tensor) -> None:
-        self.keys, self.values, self.length = keys, values, 0
-
-    @property
-    def max_tokens(self) -> int:
-        return self.keys.shape[2]
-
-    @property
-    def nbytes(self) -> int:
-        return self.keys.nbytes + self.values.nbytes
-
-    def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Store n new tokens and return views of all keys (B, G, length, D) and values (B, G, length, Dv)."""
-        end = self.length + k.shape[2]
-        self.keys[:, :, self.length : end] = k
-        self.values[:, :, self.length : end] = v
-        self.length = end
-        return self.keys[:, :, :end], self.values[:, :, :end]
 
 
 class Attention(nn.Module):
@@ -158,8 +85,13 @@ class Attention(nn.Module):
     # -- what a subclass writes ---------------------------------------------------------------------------------------
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: ScoreBias | None, x: Tensor | None) -> Tensor:
-        """The rule, computed: q (B,H,Tq,D), k (B,G,Tk,D), v (B,G,Tk,Dv) -> (B,H,Tq,Dv). The request has been checked."""
-        raise NotImplementedError
+        """The rule, computed: q (B,H,Tq,D), k (B,G,Tk,D), v (B,G,Tk,Dv) -> (B,H,Tq,Dv). The request has been checked.
+
+        A class that only defines `weights` gets them written out, O(Tq·Tk): enough to try a rule.
+        """
+        self.ran("written out")
+        wide = torch.float32 if q.dtype.itemsize == 2 else q.dtype
+        return self._written_out(q, k, v, mask, bias, x, wide)[0].to(q.dtype)
 
     def weights(self, q: Tensor, k: Tensor, visible: Tensor, bias: Tensor | None, x: Tensor | None) -> Tensor:
         """The definition: the matrix (B, H, Tq, Tk) that multiplies the values. Softmax over the visible scores by default.
@@ -218,7 +150,7 @@ class Attention(nn.Module):
             RequestError: shapes, types or devices that do not fit, with every reason.
             Refused: the backend cannot honour part of the request.
         """
-        self._check_tensors(q, k, v, x)
+        check_tensors(self, q, k, v, x)
         mask.check_lengths(k.shape[2], q.shape[0])
         self._check_request(q, k, v, mask, bias)
         return self.attend(q, k, v, mask, bias, x)
@@ -250,19 +182,9 @@ class Attention(nn.Module):
         x: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """`reference` with gradients: what the gradient checks differentiate."""
-        self._check_tensors(q, k, v, x)
+        check_tensors(self, q, k, v, x)
         mask.check_lengths(k.shape[2], q.shape[0])
-        n_queries, n_keys, device = q.shape[2], k.shape[2], q.device
-        q, k, v = q.double(), self.repeat_kv(k.double()), self.repeat_kv(v.double())
-        i = torch.arange(n_keys - n_queries, n_keys, device=device)[:, None]
-        j = torch.arange(n_keys, device=device)[None, :]
-        visible = mask.dense(n_queries, n_keys, device)
-        own = self.pattern(i, j)
-        if own is not None:
-            visible = visible & own
-        block = None if bias is None else bias.block(i, j).double()
-        weights = self.weights(q, k, visible, block, None if x is None else x.double())
-        return weights @ v, weights
+        return self._written_out(q, k, v, mask, bias, x, torch.float64)
 
     def new_cache(
         self,
@@ -275,9 +197,10 @@ class Attention(nn.Module):
         """Decoding state for ``max_tokens`` tokens, allocated once; has ``nbytes`` and ``length``."""
         if batch_size < 1 or max_tokens < 1:
             raise RequestError(f"a cache needs at least one row and one token; got {batch_size} and {max_tokens}")
-        kwargs = {"device": device, "dtype": dtype or torch.get_default_dtype()}
-        keys = torch.zeros(batch_size, self.n_kv_heads, max_tokens, self.head_dim, **kwargs)
-        values = torch.zeros(batch_size, self.n_kv_heads, max_tokens, value_dim or self.head_dim, **kwargs)
+        dtype = dtype or torch.get_default_dtype()
+        shape = (batch_size, self.n_kv_heads, max_tokens)
+        keys = torch.zeros(*shape, self.head_dim, device=device, dtype=dtype)
+        values = torch.zeros(*shape, value_dim or self.head_dim, device=device, dtype=dtype)
         return KVCache(keys, values)
 
     def cache_bytes(self, batch_size: int, max_tokens: int, dtype: torch.dtype) -> int:
@@ -303,8 +226,8 @@ class Attention(nn.Module):
             RequestError: a full cache, or tensors that do not fit it; the cache is left as it was.
             Refused: a mask that lets a token see tokens that are not there yet.
         """
-        self._check_tensors(q, k, v, x)
-        self._check_extension(q, k, v, cache, mask)
+        check_tensors(self, q, k, v, x)
+        check_extension(q, k, v, cache, mask)
         self._check_request(q, k, v, mask, bias)
         return self.attend_cached(q, k, v, cache, mask, bias, x)
 
@@ -332,7 +255,9 @@ class Attention(nn.Module):
         if request.options.kernel not in cls.kernels:
             why.append(f"unknown kernel {request.options.kernel!r} for {cls.name}; valid: {', '.join(cls.kernels)}")
         if request.bias and not can.bias:
-            why.append(f"{cls.name} has no scores that a bias could be added to (alibi and relative positions need one)")
+            why.append(
+                f"{cls.name} has no scores that a bias could be added to (alibi and relative positions need one)"
+            )
         if request.dropout and not can.dropout:
             why.append(f"{cls.name} cannot drop attention weights")
         if request.cross and not can.cross:
@@ -348,6 +273,20 @@ class Attention(nn.Module):
         return [*why, *cls.refusals(request)]
 
     # -- helpers ------------------------------------------------------------------------------------------------------
+
+    def _written_out(self, q, k, v, mask: Mask, bias, x, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """`weights` of the mask and the own pattern, times the values, in ``dtype``: output and weights."""
+        n_queries, n_keys, device = q.shape[2], k.shape[2], q.device
+        q, k, v = q.to(dtype), self.repeat_kv(k.to(dtype)), self.repeat_kv(v.to(dtype))
+        i = torch.arange(n_keys - n_queries, n_keys, device=device)[:, None]
+        j = torch.arange(n_keys, device=device)[None, :]
+        visible = mask.dense(n_queries, n_keys, device)
+        own = self.pattern(i, j)
+        if own is not None:
+            visible = visible & own
+        block = None if bias is None else bias.block(i, j).to(dtype)
+        weights = self.weights(q, k, visible, block, None if x is None else x.to(dtype))
+        return weights @ v, weights
 
     def repeat_kv(self, t: Tensor) -> Tensor:
         """(B, G, T, D) -> (B, H, T, D), interleaved: query head h reads key/value head h // (H/G)."""
@@ -368,62 +307,6 @@ class Attention(nn.Module):
     @property
     def dropout_now(self) -> float:
         return self.dropout if self.training else 0.0
-
-    def _check_tensors(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor | None) -> None:
-        if q.dim() != 4 or k.dim() != 4 or v.dim() != 4:
-            raise RequestError(
-                "q, k and v have four axes (batch, heads, tokens, head dim)",
-                [f"{n} is {tuple(t.shape)}" for n, t in (("q", q), ("k", k), ("v", v)) if t.dim() != 4],
-            )
-        why = []
-        if q.shape[1] != self.n_heads:
-            why.append(f"q has {q.shape[1]} heads, expected H = {self.n_heads}")
-        for name, t in (("k", k), ("v", v)):
-            if t.shape[1] != self.n_kv_heads:
-                why.append(f"{name} has {t.shape[1]} heads, expected G = {self.n_kv_heads}")
-            if t.shape[0] != q.shape[0]:
-                why.append(f"{name} has batch {t.shape[0]}, q has {q.shape[0]}")
-        for name, t in (("q", q), ("k", k)):
-            if t.shape[3] != self.head_dim:
-                why.append(f"{name} has head dim {t.shape[3]}, expected D = {self.head_dim}")
-        if k.shape[2] != v.shape[2]:
-            why.append(f"{k.shape[2]} keys but {v.shape[2]} values")
-        if not all(t.shape[2] for t in (q, k)):
-            why.append(f"at least one query and one key are needed; got {q.shape[2]} and {k.shape[2]}")
-        if not (q.dtype == k.dtype == v.dtype) or not q.is_floating_point():
-            why.append(f"q, k and v need one floating dtype; got {q.dtype}, {k.dtype}, {v.dtype}")
-        if not (q.device == k.device == v.device):
-            why.append(f"q, k and v are on different devices: {q.device}, {k.device}, {v.device}")
-        if self.capabilities.needs_x and x is None:
-            why.append(f"{self.name} reads the layer's input: pass x (B, T, C)")
-        if x is not None and (x.dim() != 3 or x.shape[:2] != (q.shape[0], q.shape[2])):
-            why.append(f"x must be (B, Tq, C) = ({q.shape[0]}, {q.shape[2]}, C); got {tuple(x.shape)}")
-        if why:
-            raise RequestError("these tensors do not fit this attention", why)
-
-    def _check_extension(self, q: Tensor, k: Tensor, v: Tensor, cache, mask: Mask) -> None:
-        new, why = k.shape[2], []
-        if q.shape[2] != new:
-            why.append(f"{q.shape[2]} queries for {new} new keys; each new token brings one of each")
-        if cache.length + new > cache.max_tokens:
-            why.append(f"the cache is full: it holds {cache.length} of {cache.max_tokens} tokens and {new} more were given")
-        held = getattr(cache, "keys", None)
-        if held is not None and (held.shape[0] != k.shape[0] or held.dtype != k.dtype or held.device != k.device):
-            why.append(
-                f"the cache was made for batch {held.shape[0]}, {held.dtype}, {held.device}; "
-                f"these keys are batch {k.shape[0]}, {k.dtype}, {k.device}"
-            )
-        values = getattr(cache, "values", None)
-        if values is not None and values.shape[3] != v.shape[3]:
-            why.append(f"the cache holds values of dim {values.shape[3]}, got {v.shape[3]}: new_cache(value_dim={v.shape[3]})")
-        if why:
-            raise RequestError("these tokens cannot be added to the cache", why)
-        mask.check_lengths(cache.length + new, q.shape[0])
-        if not mask.causal or cache.length < mask.prefix > cache.length + new or 0 < cache.length < mask.prefix:
-            raise Refused(
-                "decoding needs a causal mask, and a prefix must arrive whole in the first call: "
-                "otherwise earlier tokens would have had to see tokens that were not there yet"
-            )
 
     def _check_request(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: ScoreBias | None) -> None:
         request = Request(

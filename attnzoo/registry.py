@@ -15,7 +15,8 @@ from typing import Any, TypeVar, get_type_hints
 
 import torch
 
-from attnzoo.contract import Attention, Capabilities, Options, Request
+from attnzoo.capabilities import Capabilities, Options, Request
+from attnzoo.contract import Attention
 from attnzoo.errors import Refused, RequestError, unknown
 from attnzoo.masks import Mask
 
@@ -205,7 +206,8 @@ def load() -> None:
             if inspect.isclass(loaded) and issubclass(loaded, Attention) and loaded not in _classes.values():
                 register(point.name)(loaded)
             _origin[point.name] = distribution
-        except Exception as error:  # a broken plugin must not take the others down; it is shown wherever backends are listed
+        except Exception as error:
+            # a broken plugin must not take the others down; it is shown wherever backends are listed
             line = f"{type(error).__name__}: {error}"
             _broken[point.name] = BrokenPlugin(point.name, distribution, line, traceback.format_exc())
 
@@ -222,8 +224,8 @@ def _check_definition(name: str, cls: type[Attention]) -> None:
         faults.append("it declares no capabilities")
     if not (dataclasses.is_dataclass(cls.Options) and issubclass(cls.Options, Options)):
         faults.append("its Options is not a dataclass that extends attnzoo.Options")
-    if cls.attend is Attention.attend:
-        faults.append("it does not define attend")
+    if cls.attend is Attention.attend and cls.weights is Attention.weights:
+        faults.append("it defines neither attend nor weights")
     if faults:
         raise RequestError(f"{cls.__qualname__} cannot be registered as {name!r}", faults)
 

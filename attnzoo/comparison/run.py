@@ -80,7 +80,9 @@ def summary_line(record: Record) -> str:
 
 def _time(cfg: CompareConfig, folder: Path, cells: list[Cell], records: list[Record], fresh: bool) -> None:
     """Time one cell a backend, all taking turns in one fresh process, and put the results into every seed's record."""
-    first = {cell.cfg.attention.name: cell for cell, r in zip(cells[::-1], records[::-1], strict=True) if r["status"] == "ok"}
+    first = {
+        cell.cfg.attention.name: cell for cell, r in zip(cells[::-1], records[::-1], strict=True) if r["status"] == "ok"
+    }
     path = folder / TIMING
     if not first or (not fresh and all("train_step_ms" in r.get("cost", {}) for r in records if r["status"] == "ok")):
         return
@@ -95,7 +97,9 @@ def _time(cfg: CompareConfig, folder: Path, cells: list[Cell], records: list[Rec
         children.stop()
         raise
     if status or not path.is_file():
-        raise AttnzooError(f"the timing rounds ended with exit status {status}; the trained cells are kept: see {folder}/timing.log")
+        raise AttnzooError(
+            f"the timing rounds ended with exit status {status}; the trained cells are kept: see {folder}/timing.log"
+        )
     timed = read_json(path)
     for cell, record in zip(cells, records, strict=True):
         if record["status"] == "ok":

@@ -77,7 +77,9 @@ class Mask:
                 reasons.append(f"{name}={getattr(self, name)}: must be 0 or more")
         if self.key_padding is not None and (self.key_padding.dim() != 2 or self.key_padding.dtype != torch.bool):
             shape = tuple(self.key_padding.shape)
-            reasons.append(f"key_padding must be bool (B, Tk), True = a real token; got {self.key_padding.dtype} {shape}")
+            reasons.append(
+                f"key_padding must be bool (B, Tk), True = a real token; got {self.key_padding.dtype} {shape}"
+            )
         docs = self.documents
         if docs is not None and (docs.dim() != 2 or docs.is_floating_point() or docs.dtype == torch.bool):
             reasons.append(f"documents must be integer ids (B, T); got {docs.dtype} {tuple(docs.shape)}")

@@ -166,7 +166,9 @@ class CausalLM(nn.Module):
 
     def flops(self, n_tokens: int) -> float:
         """Forward floating-point operations of one sequence of T tokens, two per multiply-add; norms and activations excluded."""
-        per_token = 2 * self.embedding.weight.numel() + sum(2 * p.numel() for b in self.blocks for p in b.mlp.parameters())
+        per_token = 2 * self.embedding.weight.numel() + sum(
+            2 * p.numel() for b in self.blocks for p in b.mlp.parameters()
+        )
         return n_tokens * per_token + sum(b.attention.flops(n_tokens, n_tokens) for b in self.blocks)
 
     def parameter_count(self) -> int:

@@ -1,0 +1,74 @@
+"""What a backend can honour, what it is asked, and its own settings. Shapes: see `attnzoo.shapes`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from attnzoo.masks import FIELDS
+
+FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+
+@dataclass(frozen=True)
+class Options:
+    """A backend's own settings; a backend with settings subclasses this. ``kernel`` names what computes the rule."""
+
+    kernel: str = "auto"
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What a backend can honour; everything not declared here is refused, with the reason.
+
+    Args:
+        masks: the fields of `Mask` (see `attnzoo.masks.FIELDS`) beyond causality.
+        grouped_heads: takes G < H.
+        bias: takes a `ScoreBias`.
+        dropout: drops attention weights in training.
+        cross: takes Tq ≠ Tk.
+        value_dim: takes Dv ≠ D.
+        needs_x: its rule reads the layer's input x.
+        dtypes, devices: what it computes on; training_devices: where it has a backward.
+        time, memory, state: declared growth exponents in T of a training step's time and memory and of the decoding state.
+        shift_invariant: who may see whom depends on i - j alone, so that left padding changes nothing; block layouts that
+            count from the first slot are not.
+        bitwise_prefix: changing the future leaves earlier outputs bitwise equal (False: equal within rounding).
+    """
+
+    masks: frozenset[str] = FIELDS
+    grouped_heads: bool = True
+    bias: bool = True
+    dropout: bool = True
+    cross: bool = True
+    value_dim: bool = True
+    needs_x: bool = False
+    dtypes: tuple[torch.dtype, ...] = FLOATS
+    devices: tuple[str, ...] = ("cpu", "cuda")
+    training_devices: tuple[str, ...] = ("cpu", "cuda")
+    time: float = 2.0
+    memory: float = 2.0
+    state: float = 1.0
+    shift_invariant: bool = True
+    bitwise_prefix: bool = True
+
+
+@dataclass(frozen=True)
+class Request:
+    """One question to a backend: can you compute this? Everything a refusal may depend on."""
+
+    n_heads: int = 8
+    n_kv_heads: int = 8
+    head_dim: int = 64
+    value_dim: int | None = None
+    device: str = "cpu"
+    dtype: torch.dtype = torch.float32
+    mask_fields: frozenset[str] = frozenset()
+    contiguous_documents: bool = True
+    cross: bool = False
+    bias: bool = False
+    bias_gradient: bool = False
+    dropout: float = 0.0
+    training: bool = True
+    options: Options = field(default_factory=Options)

@@ -1,0 +1,75 @@
+"""Checks of tensors before any kernel runs: one error with every reason, never a broadcast."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from attnzoo.errors import Refused, RequestError
+from attnzoo.masks import Mask
+
+if TYPE_CHECKING:
+    from attnzoo.contract import Attention
+
+
+def check_tensors(attn: Attention, q: Tensor, k: Tensor, v: Tensor, x: Tensor | None) -> None:
+    """Raise `RequestError` with every reason why q, k, v and x do not fit this attention."""
+    if q.dim() != 4 or k.dim() != 4 or v.dim() != 4:
+        raise RequestError(
+            "q, k and v have four axes (batch, heads, tokens, head dim)",
+            [f"{n} is {tuple(t.shape)}" for n, t in (("q", q), ("k", k), ("v", v)) if t.dim() != 4],
+        )
+    why = []
+    if q.shape[1] != attn.n_heads:
+        why.append(f"q has {q.shape[1]} heads, expected H = {attn.n_heads}")
+    for name, t in (("k", k), ("v", v)):
+        if t.shape[1] != attn.n_kv_heads:
+            why.append(f"{name} has {t.shape[1]} heads, expected G = {attn.n_kv_heads}")
+        if t.shape[0] != q.shape[0]:
+            why.append(f"{name} has batch {t.shape[0]}, q has {q.shape[0]}")
+    for name, t in (("q", q), ("k", k)):
+        if t.shape[3] != attn.head_dim:
+            why.append(f"{name} has head dim {t.shape[3]}, expected D = {attn.head_dim}")
+    if k.shape[2] != v.shape[2]:
+        why.append(f"{k.shape[2]} keys but {v.shape[2]} values")
+    if not all(t.shape[2] for t in (q, k)):
+        why.append(f"at least one query and one key are needed; got {q.shape[2]} and {k.shape[2]}")
+    if not (q.dtype == k.dtype == v.dtype) or not q.is_floating_point():
+        why.append(f"q, k and v need one floating dtype; got {q.dtype}, {k.dtype}, {v.dtype}")
+    if not (q.device == k.device == v.device):
+        why.append(f"q, k and v are on different devices: {q.device}, {k.device}, {v.device}")
+    if attn.capabilities.needs_x and x is None:
+        why.append(f"{attn.name} reads the layer's input: pass x (B, T, C)")
+    if x is not None and (x.dim() != 3 or x.shape[:2] != (q.shape[0], q.shape[2])):
+        why.append(f"x must be (B, Tq, C) = ({q.shape[0]}, {q.shape[2]}, C); got {tuple(x.shape)}")
+    if why:
+        raise RequestError("these tensors do not fit this attention", why)
+
+
+def check_extension(q: Tensor, k: Tensor, v: Tensor, cache: Any, mask: Mask) -> None:
+    """Raise unless these new tokens can be added to the cache: `RequestError`, or `Refused` for a mask that looks ahead."""
+    new, why = k.shape[2], []
+    if q.shape[2] != new:
+        why.append(f"{q.shape[2]} queries for {new} new keys; each new token brings one of each")
+    if cache.length + new > cache.max_tokens:
+        why.append(f"the cache is full: it holds {cache.length} of {cache.max_tokens} tokens and {new} more were given")
+    held = getattr(cache, "keys", None)
+    if held is not None and (held.shape[0] != k.shape[0] or held.dtype != k.dtype or held.device != k.device):
+        why.append(
+            f"the cache was made for batch {held.shape[0]}, {held.dtype}, {held.device}; "
+            f"these keys are batch {k.shape[0]}, {k.dtype}, {k.device}"
+        )
+    values = getattr(cache, "values", None)
+    if values is not None and values.shape[3] != v.shape[3]:
+        why.append(
+            f"the cache holds values of dim {values.shape[3]}, got {v.shape[3]}: new_cache(value_dim={v.shape[3]})"
+        )
+    if why:
+        raise RequestError("these tokens cannot be added to the cache", why)
+    mask.check_lengths(cache.length + new, q.shape[0])
+    if not mask.causal or cache.length < mask.prefix > cache.length + new or 0 < cache.length < mask.prefix:
+        raise Refused(
+            "decoding needs a causal mask, and a prefix must arrive whole in the first call: "
+            "otherwise earlier tokens would have had to see tokens that were not there yet"
+        )
