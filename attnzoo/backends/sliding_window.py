@@ -61,7 +61,7 @@ class SlidingWindow(Attention):
 
     @property
     def block_size(self) -> int:
-        """Queries computed together: half a window, so that a block reads 3/2 W keys, within what multiplies efficiently."""
+        """Queries computed together: about half a window, so that a block reads 3/2 W keys."""
         return next((c for c in (32, 64, 128) if 2 * c >= self.options.window - 1), 256)
 
     def new_cache(self, batch_size, max_tokens, device=None, dtype=None, value_dim=None) -> RingCache:

@@ -19,7 +19,7 @@ from attnzoo.masks import Mask
 
 
 class Cut(NamedTuple):
-    """How Tq queries and Tk keys, the last of each aligned, are cut into blocks of c tokens counted from the first key."""
+    """How Tq queries and Tk keys, the last of each aligned, are cut into blocks of c tokens from the first key on."""
 
     n_queries: int
     n_keys: int
@@ -64,8 +64,8 @@ def attend_blocks(
 
     Args:
         q, k, v: (B, H, Tq, D), (B, G, Tk, D), (B, G, Tk, Dv) with Tq ≤ Tk, the last query at the last key.
-        blocks: (ceil(Tk / c), m) indices of key blocks, -1 for none; or m, for the query's own block and the m - 1 before it,
-            which are then read where they lie.
+        blocks: (ceil(Tk / c), m) indices of key blocks, -1 for none; or m, for the query's own block and the m - 1
+            before it, which are then read where they lie.
         block_size: c.
         window: of the keys read, only the last W up to the query's own are seen.
         key_positions: (Tk,) position of each key in the sequence, ascending; 0 … Tk - 1 when None.
@@ -85,13 +85,13 @@ def attend_blocks(
     q_blocks = _pad(q, cut.lead, cut.tail).unflatten(2, (cut.n_blocks, cut.c))  # (B, H, N, c, D)
     k_blocks, v_blocks = _read(k, blocks, cut), _read(v, blocks, cut)  # (B, G, N, m·c, D)
     if scores.shape[0] == scores.shape[2] == 1:  # one mask for all: the batch becomes heads, and the mask broadcasts
-        rows = [t.flatten(0, 1).transpose(0, 1) for t in (q_blocks, k_blocks, v_blocks)]  # (N, B·H, c, D)
-        out, kernel = sdpa.call(*rows, scores[0], False, scale=scale, dropout=dropout)
+        q, k, v = (t.flatten(0, 1).transpose(0, 1) for t in (q_blocks, k_blocks, v_blocks))  # (N, B·H, c, D)
+        out, kernel = sdpa.call(q, k, v, scores[0], False, scale=scale, dropout=dropout)
         out = out.transpose(0, 1).unflatten(0, (batch, heads))
     else:
-        rows = [t.transpose(1, 2).flatten(0, 1) for t in (q_blocks, k_blocks, v_blocks)]  # (B·N, H, c, D)
+        q, k, v = (t.transpose(1, 2).flatten(0, 1) for t in (q_blocks, k_blocks, v_blocks))  # (B·N, H, c, D)
         masks = scores.expand(batch, *scores.shape[1:]).flatten(0, 1)
-        out, kernel = sdpa.call(*rows, masks, False, scale=scale, dropout=dropout)
+        out, kernel = sdpa.call(q, k, v, masks, False, scale=scale, dropout=dropout)
         out = out.unflatten(0, (batch, cut.n_blocks)).transpose(1, 2)
     out = out.flatten(2, 3)[:, :, cut.lead : cut.lead + n_queries]
     return out, kernel.replace("sdpa/", "blocks/").removesuffix("+mask")
@@ -101,7 +101,8 @@ def attend_blocks(
 def static_scores(
     fields: tuple, window: int | None, blocks: Tensor | int, cut: Cut, device: torch.device, dtype: torch.dtype
 ) -> Tensor:
-    """The additive mask (1, N, 1, c, m·c) of a mask that depends on positions alone, built once for all layers and steps.
+    """The additive mask (1, N, 1, c, m·c) of a mask that depends on positions alone, built once for all layers and
+    steps.
 
     ``blocks`` counts by identity where it is a tensor. Measuring memory clears this, so that it is counted.
     """
@@ -112,7 +113,7 @@ def static_scores(
 
 
 class Overlapping(torch.autograd.Function):
-    """(B, G, (N + m - 1)·c, D) -> (B, G, N, m·c, D): m blocks in a row from each block on, a view; nothing is copied."""
+    """(B, G, (N + m - 1)·c, D) -> (B, G, N, m·c, D): m blocks in a row from each block on, as a view."""
 
     @staticmethod
     def forward(ctx, t: Tensor, m: int, c: int) -> Tensor:
@@ -160,7 +161,7 @@ def _positions(
 def _score_mask(
     i: Tensor, j: Tensor, mask: Mask, window: int | None, bias: ScoreBias | None, dtype: torch.dtype
 ) -> Tensor:
-    """Visibility of i (N, c, 1) by j (N, 1, m·c), (B or 1, N, H or 1, c, m·c): bool, or additive where there is a bias."""
+    """Who sees whom of i (N, c, 1) and j (N, 1, m·c): (B or 1, N, H or 1, c, m·c), bool, or additive with a bias."""
     visible = mask.at(i, j) & (i >= 0) & (j >= 0)
     if window is not None:
         visible = visible & (i - window < j) & (j <= i)

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import attnzoo
+from attnzoo.kernels.blocks import static_scores
 from attnzoo.measure.latency import synchronize
 from attnzoo.measure.outcome import outcome
 from attnzoo.measure.step import TrainStep
@@ -43,8 +44,10 @@ def peak_memory(work: Callable[[], object], device: str = "cpu") -> tuple[int, s
     """Bytes allocated on the device at the worst moment of ``work()``, beyond what was allocated before; and the
     method.
 
-    What the first call of something allocates for good (workspaces, compiled code) counts: warm up before.
+    What the first call of something allocates for good (workspaces, compiled code) counts: warm up before. Masks that
+    are built once and kept are dropped first, so that they count.
     """
+    static_scores.cache_clear()
     if torch.device(device).type == "cuda":
         synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)

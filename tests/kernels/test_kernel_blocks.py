@@ -1,0 +1,43 @@
+"""Views of overlapping blocks, and masks built once; the conformance suite holds the result to its definition."""
+
+import pytest
+import torch
+
+from attnzoo import Mask, build
+from attnzoo.kernels.blocks import Overlapping, static_scores
+
+
+@pytest.mark.parametrize("m", [1, 2, 3])
+def test_overlapping_blocks_and_their_gradient(m):
+    n, c = 4, 3
+    t = torch.randn(2, 1, (n + m - 1) * c, 2, dtype=torch.float64, requires_grad=True)
+    out = Overlapping.apply(t, m, c)
+    assert out.shape == (2, 1, n, m * c, 2)
+    assert out.untyped_storage().data_ptr() == t.untyped_storage().data_ptr()  # a view
+    for block in range(n):
+        assert torch.equal(out[:, :, block], t[:, :, block * c : (block + m) * c])
+    assert torch.autograd.gradcheck(lambda t: Overlapping.apply(t, m, c), t)
+
+
+@pytest.mark.parametrize("name", ["sliding_window", "block_sparse"])
+def test_what_an_evaluation_built_serves_training(name):
+    attn = build(name, n_heads=2, head_dim=8)
+    q, k, v = (torch.randn(1, 2, 77, 8, requires_grad=True) for _ in range(3))
+    with torch.inference_mode():
+        attn(q.detach(), k.detach(), v.detach())
+    attn(q, k, v).sum().backward()
+    assert q.grad.abs().sum() > 0
+
+
+def test_a_static_mask_is_built_once_for_all_layers_and_steps():
+    static_scores.cache_clear()
+    q, k, v = (torch.randn(1, 2, 70, 8) for _ in range(3))
+    layers = [build("sliding_window", n_heads=2, head_dim=8, window=9) for _ in range(3)]
+    for layer in layers * 2:
+        layer(q, k, v)
+    assert static_scores.cache_info().misses == 1
+    first = layers[0](q, k, v)
+    layers[0](q, k, v, Mask(window=3))  # another mask, another entry
+    build("sliding_window", n_heads=2, head_dim=8, window=10)(q, k, v)
+    assert static_scores.cache_info().misses == 3
+    assert torch.equal(first, layers[0](q, k, v))
