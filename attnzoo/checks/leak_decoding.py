@@ -20,7 +20,7 @@ def truncation(s: Subject) -> list[LeakTest]:
     worst, refused = Worst(s.bound), {}
     for length in lengths:
         try:
-            alone = s.run(s.tokens[:, :length])
+            alone = s.run(s.tokens[:, :length].contiguous())
         except RequestError:
             raise
         except Exception as error:  # a model of one length only is not a leak; the error is reported
