@@ -1,0 +1,74 @@
+"""Writes docs/planted_bugs.md: every planted bug, by every check that turns red on it. Takes some minutes.
+
+python scripts/planted_table.py [--check]     (--check only compares, and exits 1 when the file is stale)
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests" / "planted"))
+PAGE = ROOT / "docs" / "planted_bugs.md"
+SLOW = ("compilation", "growth", "mask_readout_far")
+"""Checks of seconds each: tried only on the bugs that they are meant for."""
+
+HEAD = """# Planted bugs
+
+Written by `scripts/planted_table.py`; do not edit. {bugs} wrong attentions live in `tests/planted/`, each with one fault. The check
+in bold is the one that is meant to catch it, and `tests/planted/test_planted.py` holds it to that; the others that turn red too
+are listed after it. {slow} are tried only on the bugs meant for them, as they take seconds.
+
+| planted bug | what is wrong | caught by | also red |
+|---|---|---|---|
+"""
+
+
+def row(bug) -> str:
+    """One line of the table: every check is run, each up to its first failure."""
+    from attnzoo.checks import Subject, all_checks
+    from attnzoo.checks.suite import run_check
+
+    red = []
+    for one in all_checks():
+        if one.name in SLOW and one.name != bug.caught_by:
+            continue
+        if any(r.status == "failed" for r in run_check(Subject.of(bug, shrink=False), one)):
+            red.append(one.name)
+    if bug.caught_by not in red:
+        raise SystemExit(f"{bug.__name__} is not caught by {bug.caught_by}, only by {red}")
+    others = ", ".join(name for name in red if name != bug.caught_by) or "–"
+    return f"| `{bug.__name__}` | {bug.__doc__} | **{bug.caught_by}** | {others} |"
+
+
+def counts(rows: list[str], names: list[str]) -> str:
+    """How many bugs each check catches: a check that never turns red proves nothing."""
+    lines = ["", "| check | bugs it turns red on |", "|---|---|"]
+    for name in names:
+        lines.append(f"| {name} | {sum(name in line.split('|', 3)[3].replace('*', ' ').replace(',', ' ').split() for line in rows)} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    import torch
+    from sound import planted
+
+    from attnzoo.checks import all_checks
+
+    torch.set_num_threads(1)
+    bugs = planted()
+    rows = [row(bug) for bug in bugs]
+    page = HEAD.format(bugs=len(bugs), slow=", ".join(SLOW)) + "\n".join(rows) + "\n" + counts(rows, [c.name for c in all_checks()])
+    if "--check" in sys.argv:
+        stale = not PAGE.is_file() or PAGE.read_text(encoding="utf-8") != page
+        print("stale: run scripts/planted_table.py" if stale else "up to date")
+        return int(stale)
+    from attnzoo.files import write_text_atomic
+
+    write_text_atomic(PAGE, page)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
