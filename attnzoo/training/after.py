@@ -47,7 +47,7 @@ def leaks(model: CausalLM, task: Task, cfg: RunConfig, device: str, precision: s
     narrow = replace(cfg.model, n_layers=min(2, cfg.model.n_layers), d_model=16 * cfg.model.n_heads, head_dim=16)
     canary = entropy_canary(
         lambda: build_model(replace(cfg, model=narrow), task.vocab_size),
-        task.vocab_size, n_tokens=min(64, task.n_tokens), seed=cfg.seed, device=device,
+        task.vocab_size, n_tokens=min(32, task.n_tokens), seed=cfg.seed, device=device,
     )  # fmt: skip
     return replace(report, tests=[*report.tests, canary]).to_dict()
 
