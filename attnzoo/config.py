@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import cache
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from attnzoo import groups
+from attnzoo.composition import compose_plain, parse_overrides
 from attnzoo.errors import AttnzooError, RequestError, unknown
 from attnzoo.measure.record import config_hash
 from attnzoo.settings import plain, read
@@ -26,22 +23,7 @@ from attnzoo.training.config import (
 )
 from attnzoo.training.validation import faults, machine_faults
 
-__all__ = ["compose", "from_dict", "load_config", "parse_overrides", "to_dict", "to_yaml", "validate"]
-
-
-@dataclass
-class TrainSchema(RunConfig):
-    """What Hydra checks a run against. Each backend has its own options, so the group's node is free."""
-
-    attention: Any = None
-
-
-@dataclass
-class CompareSchema(CompareConfig):
-    """What Hydra checks a comparison against."""
-
-    attention: Any = None
-    options: dict[str, Any] = field(default_factory=dict)
+__all__ = ["compose", "from_dict", "load_config", "to_dict", "to_yaml", "validate"]
 
 
 def compose(
@@ -70,7 +52,7 @@ def compose(
         found += wrong
         if not wrong and override.input_line != "experiment=null":  # what it is anyway
             usable.append(_forced(override))
-    arguments, wrong = read_settings(groups.SCHEMAS[kind], _compose_plain(kind, usable, places))
+    arguments, wrong = read_settings(groups.SCHEMAS[kind], compose_plain(kind, usable, places))
     found += wrong
     if not wrong:
         cfg = groups.SCHEMAS[kind](**arguments)
@@ -101,27 +83,6 @@ def validate(cfg: RunConfig) -> None:
     _raise(_fill_options(cfg, True) + faults(cfg) + machine_faults(cfg))
 
 
-def parse_overrides(overrides: Sequence[str], found: list[str]) -> list[Any]:
-    """Hydra's overrides, parsed; what is no KEY=VALUE is added to the faults ``found``."""
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.errors import HydraException
-
-    parser, parsed = OverridesParser.create(), []
-    for text in overrides:
-        if "=" not in text or text.startswith("~"):
-            group = next((g for g in groups.GROUPS if text in groups.choices(g)), None)
-            hint = f"; did you mean {group}={text}?" if group else ""
-            found.append(f"{text!r} is not KEY=VALUE{hint}")
-            continue
-        try:
-            parsed.append(parser.parse_override(text))
-        except HydraException:
-            found.append(
-                f"{text!r} cannot be read: quote values with spaces or special characters, as in KEY='\"a b\"'"
-            )
-    return parsed
-
-
 def _override_faults(kind: str, override: Any, folders: Sequence[Path]) -> list[str]:
     """What is wrong with one override: its key, its choice, or the type of its value."""
     cls, key, text = groups.SCHEMAS[kind], override.key_or_group, override.input_line
@@ -138,7 +99,7 @@ def _override_faults(kind: str, override: Any, folders: Sequence[Path]) -> list[
     top, _, rest = key.partition(".")
     if top == "attention":
         return [] if rest != "name" else [f"{text}: choose a backend with attention={value}"]
-    if top != "options" and key not in groups.GROUPS and not _is_key(cls, key):
+    if top != "options" and key not in groups.GROUPS and not groups.is_key(key, cls):
         return [groups.unknown_key(key, cls)]
     if isinstance(value, str) and "${" in value:
         return []  # checked once it is resolved
@@ -147,79 +108,10 @@ def _override_faults(kind: str, override: Any, folders: Sequence[Path]) -> list[
     return read(cls, value)[1]
 
 
-def _is_key(cls: type[RunConfig], key: str) -> bool:
-    return any(name == key or name.startswith(f"{key}.") for name in groups.keys(cls))
-
-
 def _forced(override: Any) -> str:
     """The override in the form Hydra takes; a backend's options are checked later, against the backend itself."""
     text = override.input_line.lstrip("+")
     return f"++{text}" if override.key_or_group.startswith(("attention.", "options.")) else text
-
-
-def _compose_plain(kind: str, overrides: list[str], folders: Sequence[Path]) -> dict[str, Any]:
-    """What Hydra composes, as plain values with every interpolation resolved."""
-    from hydra import compose as hydra_compose
-    from hydra import initialize_config_dir
-    from hydra.core.config_store import ConfigStore
-    from hydra.errors import HydraException
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-    from yaml import YAMLError
-
-    store = ConfigStore.instance()
-    _register_schema(kind)
-    for name in set(groups.choices("attention", folders)) - set(groups.presets("attention", folders)):
-        store.store(name, {"name": name}, group="attention")  # a plugin's defaults are filled in once it is chosen
-    if folders:
-        overrides = [*overrides, f"hydra.searchpath=[{','.join(f'file://{folder}' for folder in folders)}]"]
-    try:
-        with _hydra_to_itself(), initialize_config_dir(str(groups.conf_dir()), version_base="1.3"):
-            composed = hydra_compose(kind, overrides)
-        values = OmegaConf.to_container(composed, resolve=True)
-    except (HydraException, OmegaConfBaseException, YAMLError) as error:
-        raise RequestError(_in_plain_words(error, groups.SCHEMAS[kind])) from error
-    assert isinstance(values, dict)
-    return {str(key): value for key, value in values.items() if key != "experiment"}
-
-
-@cache
-def _register_schema(kind: str) -> None:
-    from hydra.core.config_store import ConfigStore
-
-    ConfigStore.instance().store(f"{kind}_schema", TrainSchema if kind == "train" else CompareSchema)
-
-
-@contextmanager
-def _hydra_to_itself() -> Iterator[None]:
-    """Hydra holds one global instance; that of a surrounding Hydra program is set aside and put back."""
-    from hydra.core.global_hydra import GlobalHydra
-
-    theirs = GlobalHydra.instance().hydra
-    GlobalHydra.instance().clear()
-    try:
-        yield
-    finally:
-        GlobalHydra.instance().hydra = theirs
-
-
-def _in_plain_words(error: Exception, cls: type[RunConfig]) -> str:
-    """What a configuration file or an interpolation did wrong, on one line: the file, the key, the cause."""
-    text = str(error)
-    file = f"{found[1]}: " if (found := re.match("In '(.+?)'", text)) else ""
-    key = found[1] if (found := re.search(r"full_key: (\S+)", text)) else ""
-    if key.endswith("_target_"):
-        return f"{file}{key}: a configuration names things, it never runs code"
-    if key and not _is_key(cls, key):
-        return file + groups.unknown_key(key, cls)
-    if choice := re.search("Could not find '(.+?)/(.+?)'", text):
-        return groups.unknown_choice(choice[1], choice[2])
-    lines = [
-        line.strip()
-        for line in text.splitlines()
-        if not re.match(r"In '|\s+(full_key|object_type|reference_type)", line)
-    ]
-    return f"{file}{key + ': ' if key else ''}{' '.join(lines) or text}"
 
 
 def _fill_options(cfg: RunConfig, load_backends: bool) -> list[str]:

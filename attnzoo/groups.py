@@ -76,6 +76,11 @@ def keys(cls: type, path: str = "") -> Iterator[str]:
             yield f"{path}{field.name}"
 
 
+def is_key(key: str, cls: type[RunConfig]) -> bool:
+    """Whether a dotted key, or a group of keys, exists."""
+    return any(name == key or name.startswith(f"{key}.") for name in keys(cls))
+
+
 def unknown_key(key: str, cls: type[RunConfig]) -> str:
     """One line for a key that does not exist: the key that was probably meant, and the valid ones beside it."""
     known = list(keys(cls))

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from attnzoo import groups
-from attnzoo.config import compose, parse_overrides
+from attnzoo.composition import parse_overrides
+from attnzoo.config import compose
 from attnzoo.errors import RequestError
 from attnzoo.measure.record import Record
 from attnzoo.training.config import RunConfig, to_yaml

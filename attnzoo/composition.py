@@ -1,0 +1,116 @@
+"""Hydra: overrides and groups in, plain values out, its complaints in plain words. It is imported when it is used."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from attnzoo import groups
+from attnzoo.errors import RequestError
+from attnzoo.training.config import CompareConfig, RunConfig
+
+
+@dataclass
+class TrainSchema(RunConfig):
+    """What Hydra checks a run against. Each backend has its own options, so the group's node is free."""
+
+    attention: Any = None
+
+
+@dataclass
+class CompareSchema(CompareConfig):
+    """What Hydra checks a comparison against."""
+
+    attention: Any = None
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+def compose_plain(kind: str, overrides: list[str], folders: Sequence[Path]) -> dict[str, Any]:
+    """What Hydra composes, as plain values with every interpolation resolved."""
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_dir
+    from hydra.core.config_store import ConfigStore
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
+
+    store = ConfigStore.instance()
+    _register_schema(kind)
+    for name in set(groups.choices("attention", folders)) - set(groups.presets("attention", folders)):
+        store.store(name, {"name": name}, group="attention")  # a plugin's defaults are filled in once it is chosen
+    if folders:
+        overrides = [*overrides, f"hydra.searchpath=[{','.join(f'file://{folder}' for folder in folders)}]"]
+    try:
+        with _hydra_to_itself(), initialize_config_dir(str(groups.conf_dir()), version_base="1.3"):
+            composed = hydra_compose(kind, overrides)
+        values = OmegaConf.to_container(composed, resolve=True)
+    except (HydraException, OmegaConfBaseException, YAMLError) as error:
+        raise RequestError(_in_plain_words(error, groups.SCHEMAS[kind])) from error
+    assert isinstance(values, dict)
+    return {str(key): value for key, value in values.items() if key != "experiment"}
+
+
+def parse_overrides(overrides: Sequence[str], found: list[str]) -> list[Any]:
+    """Hydra's overrides, parsed; what is no KEY=VALUE is added to the faults ``found``."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    parser, parsed = OverridesParser.create(), []
+    for text in overrides:
+        if "=" not in text or text.startswith("~"):
+            group = next((g for g in groups.GROUPS if text in groups.choices(g)), None)
+            hint = f"; did you mean {group}={text}?" if group else ""
+            found.append(f"{text!r} is not KEY=VALUE{hint}")
+            continue
+        try:
+            parsed.append(parser.parse_override(text))
+        except HydraException:
+            found.append(
+                f"{text!r} cannot be read: quote values with spaces or special characters, as in KEY='\"a b\"'"
+            )
+    return parsed
+
+
+@cache
+def _register_schema(kind: str) -> None:
+    from hydra.core.config_store import ConfigStore
+
+    ConfigStore.instance().store(f"{kind}_schema", TrainSchema if kind == "train" else CompareSchema)
+
+
+@contextmanager
+def _hydra_to_itself() -> Iterator[None]:
+    """Hydra holds one global instance; that of a surrounding Hydra program is set aside and put back."""
+    from hydra.core.global_hydra import GlobalHydra
+
+    theirs = GlobalHydra.instance().hydra
+    GlobalHydra.instance().clear()
+    try:
+        yield
+    finally:
+        GlobalHydra.instance().hydra = theirs
+
+
+def _in_plain_words(error: Exception, cls: type[RunConfig]) -> str:
+    """What a configuration file or an interpolation did wrong, on one line: the file, the key, the cause."""
+    text = str(error)
+    file = f"{found[1]}: " if (found := re.match("In '(.+?)'", text)) else ""
+    key = found[1] if (found := re.search(r"full_key: (\S+)", text)) else ""
+    if key.endswith("_target_"):
+        return f"{file}{key}: a configuration names things, it never runs code"
+    if key and not groups.is_key(key, cls):
+        return file + groups.unknown_key(key, cls)
+    if choice := re.search("Could not find '(.+?)/(.+?)'", text):
+        return groups.unknown_choice(choice[1], choice[2])
+    lines = [
+        line.strip()
+        for line in text.splitlines()
+        if not re.match(r"In '|\s+(full_key|object_type|reference_type)", line)
+    ]
+    return f"{file}{key + ': ' if key else ''}{' '.join(lines) or text}"
