@@ -233,7 +233,7 @@ def test_probe_keeps_the_attention_and_the_head_sharing():
     cfg = tiny(attention="gqa", model={"n_heads": 8, "n_kv_heads": 2, "d_model": 64, "dropout": 0.3})
     probe = probe_config(cfg)
     assert (probe.attention, probe.positions, probe.seed) == (cfg.attention, cfg.positions, cfg.seed)
-    assert (probe.model.n_heads, probe.model.n_kv_heads, probe.model.dropout) == (4, 1, 0.0)
+    assert (probe.model.n_heads, probe.model.n_kv_heads, probe.model.dropout) == (2, 1, 0.0)
     assert probe.task == cfg.probe.task
     assert probe.trainer.adamw_lr / probe.trainer.muon_lr == pytest.approx(cfg.trainer.adamw_lr / cfg.trainer.muon_lr)
 
