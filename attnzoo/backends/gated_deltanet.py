@@ -1,0 +1,31 @@
+"""Gated DeltaNet."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from attnzoo.kernels.delta import DeltaRule
+from attnzoo.kernels.gates import DecayGate
+from attnzoo.kernels.recurrent import ChunkOptions
+from attnzoo.registry import register
+
+
+@register("gated_deltanet")
+class GatedDeltaNet(DeltaRule):
+    """The delta rule with a scalar decay of each head, computed from x.
+
+    S_t = α_t (I - β_t k_t k_t^T) S_{t-1} + β_t k_t v_t^T, O_t = S_t^T q_t, α_t = exp(-A softplus(x_t w_α + b)), β_t = σ(x_t w_β),
+    q and k of length 1.
+    Cost: time O(T·D·(Dv + chunk)), memory O(T). State: G·D·Dv float32, whatever T.
+    Departures: as deltanet's.
+    """
+
+    Options = ChunkOptions
+    source = "arXiv:2412.06464"
+
+    def __init__(self, **how) -> None:
+        super().__init__(**how)
+        self.gate = DecayGate(self.d_model, self.n_kv_heads, 1)
+
+    def log_decay(self, x: Tensor) -> Tensor:
+        return self.gate(x)

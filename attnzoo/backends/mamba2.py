@@ -1,0 +1,39 @@
+"""The state-space dual of Mamba-2."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from attnzoo.kernels.gates import DecayGate
+from attnzoo.kernels.recurrent import FROM_X, ChunkOptions, Recurrent, Terms, decay_between
+from attnzoo.registry import register
+
+
+@register("mamba2")
+class Mamba2(Recurrent):
+    """The SSD form of Mamba-2: a scalar decay of each head and a step Δ, both computed from x.
+
+    S_t = α_t S_{t-1} + Δ_t k_t v_t^T, O_t = s S_t^T q_t, α_t = exp(-A Δ_t), Δ_t = softplus(x_t w + b); q, k, v are the paper's C, B, X.
+    Cost: time O(T·D·Dv), memory O(T). State: G·D·Dv float32, whatever T.
+    Departures: s = 1/sqrt(D) (the paper has 1); k belongs to its head instead of being shared by all; the skip D·X, the norm, the gate
+    and the convolution of the Mamba block are the layer's business.
+    """
+
+    Options = ChunkOptions
+    source = "arXiv:2405.21060"
+    capabilities = FROM_X
+
+    def __init__(self, **how) -> None:
+        super().__init__(**how)
+        self.gate = DecayGate(self.d_model, self.n_kv_heads, 1)
+
+    def terms(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor | None) -> Terms:
+        assert x is not None
+        steps = self.gate.steps(x)  # (B, G, T, 1)
+        return Terms(q * self.scale, k, v * steps, self.gate.decay(steps))
+
+    def weights(self, q: Tensor, k: Tensor, visible: Tensor, bias: Tensor | None, x: Tensor | None) -> Tensor:
+        assert x is not None
+        steps = self.repeat_kv(self.gate.steps(x))
+        decay = decay_between(self.repeat_kv(self.gate(x)), visible)[..., 0]
+        return q @ k.mT * self.scale * decay * steps.mT * visible

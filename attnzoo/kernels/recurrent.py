@@ -1,0 +1,155 @@
+"""What the rules that carry a state have in common: gates, padding, documents, decoding, definitions. Shapes: see `attnzoo.shapes`.
+
+A new rule writes `terms` (what its scan runs on) and `weights` (its definition). K and E are the widths of the state: K is D, or the
+number of features; E is Dv, plus one where the values carry a column of ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from attnzoo.contract import Attention, Capabilities, Options, Request, ScoreBias
+from attnzoo.errors import RequestError
+from attnzoo.kernels.gates import wide
+from attnzoo.kernels.linear import StateCache
+from attnzoo.kernels.scan import scan
+from attnzoo.masks import Mask
+
+FROM_QKV = Capabilities(
+    masks=frozenset({"key_padding", "documents"}), bias=False, dropout=False, time=1.0, memory=1.0, state=0.0
+)
+"""Of a rule on q, k and v alone."""
+FROM_X = Capabilities(
+    masks=frozenset({"key_padding", "documents"}),
+    bias=False,
+    dropout=False,
+    cross=False,
+    needs_x=True,
+    time=1.0,
+    memory=1.0,
+    state=0.0,
+)
+"""Of a rule whose gates are computed from x: a gate for every key, so as many keys as queries."""
+
+
+@dataclass(frozen=True)
+class ChunkOptions(Options):
+    """chunk: tokens computed together, a power of two; changes the speed, not the result beyond rounding."""
+
+    chunk: int = 64
+
+    def __post_init__(self) -> None:
+        faults = self.faults()
+        if faults:
+            raise RequestError("these options make no sense", faults)
+
+    def faults(self) -> list[str]:
+        """What is wrong with the values; a subclass adds its own."""
+        if self.chunk < 1 or self.chunk & (self.chunk - 1):
+            return [f"chunk={self.chunk}: must be a power of two (1, 2, 4, …)"]
+        return []
+
+
+class Terms(NamedTuple):
+    """What `scan` runs on, in float32 or float64: q (B,H,Tq,K), k (B,G,Tk,K), v (B,G,Tk,E), log decay, β."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    decay: Tensor | None = None
+    beta: Tensor | None = None
+
+
+class Recurrent(Attention):
+    """A rule whose whole past is one state (B, G, K, E) in float32 (float64 for float64 input).
+
+    A padded token neither decays nor writes the state; the first token of a document finds it empty.
+    """
+
+    options: ChunkOptions
+    ones = 0  # columns of ones beside the values
+
+    def terms(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor | None) -> Terms:
+        """The rule's scan, from q, k and v in its wide dtype and x as it comes."""
+        raise NotImplementedError
+
+    def finish(self, sums: Tensor, counts: Tensor) -> Tensor:
+        """Sums (B, H, Tq, E) -> (B, H, Tq, Dv); counts (B or 1, Tq): real tokens of the document up to each query."""
+        return sums
+
+    @property
+    def state_width(self) -> int:
+        """K."""
+        return self.head_dim
+
+    @classmethod
+    def refusals(cls, request: Request) -> Iterable[str]:
+        if not request.contiguous_documents:
+            yield f"{cls.name} carries a state from token to token: documents must be contiguous runs of one id"
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: ScoreBias | None, x: Tensor | None) -> Tensor:
+        out, _ = self._scan(q, k, v, mask, x, 0, None)
+        self.ran(f"{self.name}/chunked")
+        return out
+
+    def attend_cached(self, q, k, v, cache: StateCache, mask: Mask, bias, x) -> Tensor:
+        out, cache.state = self._scan(q, k, v, mask, x, cache.length, cache.state)
+        cache.length += k.shape[2]
+        self.ran(f"{self.name}/{'recurrent' if k.shape[2] == 1 else 'chunked'}")
+        return out
+
+    def new_cache(self, batch_size, max_tokens, device=None, dtype=None, value_dim=None) -> StateCache:
+        shape = (batch_size, self.n_kv_heads, self.state_width, (value_dim or self.head_dim) + self.ones)
+        return StateCache(torch.zeros(shape, device=device, dtype=wide(dtype or torch.get_default_dtype())), max_tokens)
+
+    def cache_bytes(self, batch_size: int, max_tokens: int, dtype: torch.dtype) -> int:
+        return batch_size * self.n_kv_heads * self.state_width * (self.head_dim + self.ones) * wide(dtype).itemsize
+
+    def flops(self, n_queries: int, n_keys: int) -> float:
+        e = self.head_dim + self.ones
+        inside = n_keys * (self.options.chunk + 1) * (self.state_width + e)
+        return self.n_heads * (inside + 4.0 * n_keys * self.state_width * e)
+
+    def _scan(self, q, k, v, mask: Mask, x, seen: int, state: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Outputs and the state afterwards, ``seen`` tokens being in ``state`` already; the mask covers those as well."""
+        dtype = wide(q.dtype)
+        t = self.terms(q.to(dtype), k.to(dtype), v.to(dtype), x)
+        keys, decay, starts = t.k, t.decay, None
+        if mask.key_padding is not None:
+            hidden = ~mask.key_padding[:, None, seen:, None]
+            keys = keys.masked_fill(hidden, 0.0)
+            decay = None if decay is None else decay.masked_fill(hidden, 0.0)
+        if mask.documents is not None:
+            starts = document_starts(mask.documents)[:, seen:]
+        sums, state = scan(
+            t.q, keys, t.v, chunk=self.options.chunk, decay=decay, beta=t.beta, starts=starts, state=state
+        )
+        return self.finish(sums, token_counts(mask, q.shape[2], seen + k.shape[2], q.device)).to(q.dtype), state
+
+
+def document_starts(documents: Tensor) -> Tensor:
+    """(B, T) bool: True at the first token of each document but the first."""
+    return F.pad(documents[:, 1:] != documents[:, :-1], (1, 0))
+
+
+def token_counts(mask: Mask, n_queries: int, n_keys: int, device: torch.device) -> Tensor:
+    """(B or 1, Tq): real tokens of a query's document up to and including it; 0 before the first key."""
+    if mask.static:
+        return torch.arange(n_keys - n_queries + 1, n_keys + 1, device=device).clamp(min=0)[None]
+    real = mask.key_padding if mask.key_padding is not None else torch.ones(1, n_keys, dtype=torch.bool, device=device)
+    counts = real.long().cumsum(1)
+    if mask.documents is not None:
+        counts = counts - ((counts - real.long()) * document_starts(mask.documents)).cummax(1).values
+    return F.pad(counts, (n_queries - n_keys, 0))
+
+
+def decay_between(decay: Tensor, visible: Tensor) -> Tensor:
+    """For definitions: Π_{j<t≤i} a_t over the tokens that query i sees; log decay (B or 1, H, Tk, n) -> (B, H, Tq, Tk, n)."""
+    seen = torch.where(visible[..., None], decay[:, :, None], 0.0)  # (B, H, Tq, Tk, n)
+    return F.pad(seen[..., 1:, :], (0, 0, 0, 1)).flip(-2).cumsum(-2).flip(-2).exp()
