@@ -70,6 +70,7 @@ WRONG = [
     "bench spda",
     "bench sdpa --lengths 0,x --n-heads 0 --seconds 0",
     "bench sdpa --n-kv-heads 3",
+    "bench sdpa --against nowhere.json",
     "report nowhere",
     "report empty.txt",
     "list --jsn",
@@ -220,6 +221,25 @@ def test_check_passes_a_right_backend_and_speaks_json(capsys: pytest.CaptureFixt
     assert cli.main(["check", "exact", "--only", "definition", "--dtype", "float32", "--quick", "--json"]) == 0
     (report,) = json.loads(capsys.readouterr().out)
     assert (report["subject"], report["passed"]) == ("exact", True)
+
+
+def test_bench_measures_writes_and_compares(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    words = ["bench", "exact", "flex", "--lengths", "16", "--head-dim", "8", "--rounds", "2", "--seconds", "0.2"]
+    assert cli.main([*words, "--device", "cpu", "--json", "--out", str(tmp_path)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {(row["backend"], row["op"]): row["status"] for row in found["rows"]} == {
+        ("exact", "forward"): "ok",
+        ("exact", "forward+backward"): "ok",
+        ("flex", "forward"): "ok",
+        ("flex", "forward+backward"): "refused",
+    }
+    assert json.loads((tmp_path / "bench.json").read_text()) == found
+    assert {path.name for path in tmp_path.iterdir()} == {"bench.json", "bench.csv", "bench.html"}
+    for row in found["rows"]:
+        row["peak_memory_bytes"] = 1  # it has become larger since
+    (tmp_path / "old.json").write_text(json.dumps(found))
+    assert cli.main([*words, "--device", "cpu", "--against", str(tmp_path / "old.json")]) == 1
+    assert "exact" in capsys.readouterr().err
 
 
 def test_a_run_from_training_to_sample_leak_and_report(

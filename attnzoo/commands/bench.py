@@ -2,20 +2,19 @@
 
 attnzoo bench sdpa sliding_window linear --lengths 1024,2048,4096
 attnzoo bench --level model --json
-attnzoo bench --out runs/bench              bench.json and bench.html
+attnzoo bench --out runs/bench              bench.json, bench.csv and bench.html
 """
 
 from __future__ import annotations
 
+import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from attnzoo import groups
 from attnzoo.commands import add_device, add_json, print_json
 from attnzoo.errors import RequestError, unknown
-from attnzoo.files import write_json_atomic
+from attnzoo.files import read_json, write_json_atomic, write_text_atomic
 
 DTYPES = ("float32", "bfloat16", "float16")
 SIZES = {"batch_size": (1, "B"), "n_heads": (4, "H"), "head_dim": (64, "D"), "rounds": (15, "most rounds of timing")}
@@ -34,18 +33,23 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--dtype", choices=DTYPES, default="float32")
     parser.add_argument("--seconds", type=float, default=20.0, help="time limit of the rounds of one length (20)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", metavar="FOLDER", help="also write bench.json and bench.html there")
+    parser.add_argument("--out", metavar="FOLDER", help="also write bench.json, bench.csv and bench.html there")
+    parser.add_argument("--against", metavar="OLD.json", help="name what became slower since, exit 1 if anything did")
     add_device(parser)
     add_json(parser)
 
 
 def run(arguments: Namespace) -> int:
     names, lengths = _checked(arguments)
+    old = read_json(arguments.against) if arguments.against else None
     import torch
 
     from attnzoo import registry
     from attnzoo.measure import resolve_device
     from attnzoo.measure.bench import bench
+    from attnzoo.measure.trend import regressions
+    from attnzoo.report import write_bench_report
+    from attnzoo.report.bench_table import bench_csv, print_bench, regression_lines
 
     device = resolve_device(arguments.device)
     found = bench(
@@ -60,15 +64,18 @@ def run(arguments: Namespace) -> int:
         **{name: getattr(arguments, name) for name in SIZES},
     )
     if arguments.out:
-        from attnzoo.report import write_bench_report
-
-        write_json_atomic(Path(arguments.out) / "bench.json", found)
-        write_bench_report(found, Path(arguments.out) / "bench.html")
+        out = Path(arguments.out)
+        write_json_atomic(out / "bench.json", found)
+        write_text_atomic(out / "bench.csv", bench_csv(found))
+        write_bench_report(found, out / "bench.html")
     if arguments.json:
         print_json(found)
     else:
-        _print(found)
-    return int(any(row["status"] not in ("ok", "refused") for row in found["rows"]))
+        print_bench(found)
+    worse = regressions(found, old) if old else []
+    for line in regression_lines(worse):
+        print(line, file=sys.stderr)
+    return int(bool(worse) or any(row["status"] not in ("ok", "refused") for row in found["rows"]))
 
 
 def _checked(arguments: Namespace) -> tuple[list[str], list[int]]:
@@ -88,26 +95,3 @@ def _checked(arguments: Namespace) -> tuple[list[str], list[int]]:
     if faults:
         raise RequestError("attnzoo bench cannot do this", faults)
     return arguments.names, [int(word) for word in words]
-
-
-def _print(found: Mapping[str, Any]) -> None:
-    """One line a backend, work and length: the median with its interval, peak memory, and what became of the rest."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console()
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for title in ("work", "T", "backend", "ms", "95 %", "MiB", "kernel"):
-        table.add_column(title, justify="right" if title in ("T", "ms", "MiB") else "left")
-    for row in found["rows"]:
-        timing, peak = row.get("timing") or {}, row.get("peak_memory_bytes")
-        ms, between = "–", row["status"]
-        if timing.get("median") is not None:
-            ms, between = f"{timing['median']:.3g}", f"{timing['low']:.3g} to {timing['high']:.3g}"
-        memory = "–" if peak is None else f"{peak / 2**20:.1f}"
-        table.add_row(row["op"], str(row["T"]), row["backend"], ms, between, memory, row.get("kernel") or "–")
-    console.print(table, highlight=False)
-    reasons = {f"{row['backend']}: {reason}" for row in found["rows"] for reason in row.get("reasons") or ()}
-    for line in sorted(reasons):
-        console.print(line, highlight=False, markup=False)
