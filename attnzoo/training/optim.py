@@ -149,8 +149,8 @@ def build_optimizer(model: nn.Module, cfg: TrainerConfig) -> Together:
     decayed = groups["matrices"]
     optimizers: list[torch.optim.Optimizer] = []
     if cfg.optimizer == "muon" and groups["linear"]:
-        settings = {"lr": cfg.muon_lr, "weight_decay": cfg.weight_decay}
-        optimizers.append(Muon(groups["linear"], adjust_lr_fn="match_rms_adamw", **settings))
+        muon = Muon(groups["linear"], cfg.muon_lr, cfg.weight_decay, adjust_lr_fn="match_rms_adamw")
+        optimizers.append(muon)
     else:
         decayed = groups["linear"] + decayed
     for_adamw = (
