@@ -1,0 +1,48 @@
+"""How near a measurement comes to what the machine can do: operations and bytes by formula, rates measured in the same
+run.
+
+The bound is max(operations / matrix-product rate, bytes / copy rate); the share is the bound over the measured time.
+Bytes count each input and output once, which no kernel can go below.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from attnzoo.contract import Attention
+from attnzoo.measure.latency import take_turns
+
+
+def machine_rates(device: str, dtype: torch.dtype, seconds: float = 2.0) -> dict[str, float]:
+    """{matmul_flops_per_s, copy_bytes_per_s}: a square matrix product, and a copy (read and write) beyond the caches."""
+    size = 8192 if torch.device(device).type == "cuda" else 1024
+    a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+    source = torch.zeros(64 * 2**20, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    timings = take_turns(
+        {"matmul": lambda: a @ b, "copy": lambda: target.copy_(source)}, rounds=9, seconds=seconds, device=device
+    )
+    ms = {name: timing.interval.median for name, timing in timings.items() if timing.interval is not None}
+    return {
+        "matmul_flops_per_s": 2 * size**3 / ms["matmul"] * 1000,
+        "copy_bytes_per_s": 2 * source.nbytes / ms["copy"] * 1000,
+    }
+
+
+def operator_work(attn: Attention, op: str, batch_size: int, n_tokens: int, dtype: torch.dtype) -> tuple[float, int]:
+    """(operations, bytes) of one call: forward, or forward and backward at three times the operations.
+
+    The backward pass reads q, k, v, the output and its gradient, and writes three gradients.
+    """
+    forward = batch_size * attn.flops(n_tokens, n_tokens)
+    q = batch_size * attn.n_heads * n_tokens * attn.head_dim * dtype.itemsize  # as large as the output
+    kv = 2 * batch_size * attn.n_kv_heads * n_tokens * attn.head_dim * dtype.itemsize
+    if op == "forward":
+        return forward, 2 * q + kv
+    return 3 * forward, (2 * q + kv) + (4 * q + 2 * kv)
+
+
+def reach(flops: float, n_bytes: float, median_ms: float | None, rates: dict[str, float]) -> dict[str, float | None]:
+    """{bound_ms, share}: the fastest this machine could be, and how near the measurement came."""
+    bound = 1000 * max(flops / rates["matmul_flops_per_s"], n_bytes / rates["copy_bytes_per_s"])
+    return {"bound_ms": bound, "share": None if median_ms is None else bound / median_ms}

@@ -1,0 +1,97 @@
+import json
+
+import pytest
+import torch
+
+from attnzoo import build
+from attnzoo.errors import RequestError
+from attnzoo.measure import bench_operator
+from attnzoo.measure.bench import bench
+from attnzoo.measure.bench_model import decode_flops
+from attnzoo.measure.roofline import operator_work, reach
+from attnzoo.model.build import assemble
+from attnzoo.model.config import AttentionConfig, ModelConfig, PositionsConfig
+
+SMALL = {"n_heads": 2, "head_dim": 16, "rounds": 2, "seconds": 1.0, "n_layers": 1, "decode_tokens": 2}
+
+
+def trust(name, device, dtype, options):
+    return "ok", []
+
+
+def test_operator_rows():
+    options = {"sliding_window": {"window": 8}}
+    found = bench(["sdpa", "sliding_window", "flex"], lengths=[32, 64], options=options, verify=trust, **SMALL)
+    json.dumps(found, allow_nan=False)
+    rows = {(r["backend"], r["op"], r["T"]): r for r in found["rows"]}
+    own = rows["sliding_window", "forward+backward", 64]
+    assert own["timing"]["ratio"]["to"] == "sdpa"
+    assert own["kernel"] == "blocks/flash"
+    assert own["peak_memory_bytes"] > 0
+    assert own["flops"] == 3 * rows["sliding_window", "forward", 64]["flops"]
+    assert rows["sdpa, sliding_window's mask", "forward", 32]["kernel"].endswith("+mask")
+    assert rows["flex", "forward", 32]["status"] == "ok"
+    refused = rows["flex", "forward+backward", 32]
+    assert refused["status"] == "refused"
+    assert refused["timing"] is None
+    assert "backward" in refused["reasons"][0]
+    assert {g["backend"] for g in found["growth"]} == {"sdpa", "sliding_window", "flex", "sdpa, sliding_window's mask"}
+
+
+def test_model_rows():
+    found = bench(["sdpa", "linear"], level="model", lengths=[16], verify=trust, **SMALL)
+    assert {(r["backend"], r["op"]) for r in found["rows"] if r["status"] == "ok"} == {
+        (name, op) for name in ("sdpa", "linear") for op in ("train_step", "prefill", "decode")
+    }
+
+
+def test_no_speed_without_correctness():
+    def doubt(name, device, dtype, options):
+        return ("incorrect", ["fails the quick check: causality"]) if name == "linear" else ("ok", [])
+
+    found = bench(["sdpa", "linear"], lengths=[16], verify=doubt, **SMALL)
+    wrong = [r for r in found["rows"] if r["backend"] == "linear"]
+    assert {r["status"] for r in wrong} == {"incorrect"}
+    assert all(r["timing"] is None and r["reasons"] == ["fails the quick check: causality"] for r in wrong)
+
+
+def test_what_cannot_be_measured_is_one_error():
+    with pytest.raises(RequestError) as error:
+        bench(["sdpaa"], level="modle", lengths=[0], rounds=0)
+    assert len(error.value.reasons) == 4
+    assert "did you mean 'sdpa'" in str(error.value)
+
+
+def test_scores_that_do_not_fit_are_refused_before(monkeypatch):
+    monkeypatch.setattr(bench_operator, "_available_bytes", lambda: 1000)
+    found = bench(["exact", "sdpa"], lengths=[64], verify=trust, **SMALL)
+    assert {r["status"] for r in found["rows"] if r["backend"] == "exact"} == {"refused"}
+    assert {r["status"] for r in found["rows"] if r["backend"] == "sdpa"} == {"ok"}
+
+
+def test_the_dense_mask_contestant_computes_the_same(monkeypatch):
+    setting = bench_operator.Setting(1, 2, None, 8, torch.float32, "cpu", 1, 1, 0, {"sliding_window": {"window": 5}})
+    attn = build("sliding_window", n_heads=2, head_dim=8, window=5)
+    q, k, v = (torch.randn(1, 2, 20, 8) for _ in range(3))
+    seen = []
+    original = bench_operator._work
+    monkeypatch.setattr(
+        bench_operator, "_work", lambda attn, call, *rest: seen.append(call) or original(attn, call, *rest)
+    )
+    bench_operator.dense_masks(["sliding_window", "sdpa"], "forward", setting, 20)
+    assert len(seen) == 1
+    torch.testing.assert_close(seen[0](q, k, v), attn(q, k, v))
+
+
+def test_roofline_by_hand():
+    attn = build("sdpa", n_heads=2, n_kv_heads=1, head_dim=8)
+    flops, n_bytes = operator_work(attn, "forward", 3, 4, torch.float32)
+    assert flops == 3 * 4 * 2 * 8 * 10  # 4·H·D per visible pair, 4·5/2 of them, 3 sequences
+    assert n_bytes == 4 * (3 * 2 * 4 * 8 * 2 + 3 * 1 * 4 * 8 * 2)
+    rates = {"matmul_flops_per_s": 1e9, "copy_bytes_per_s": 1e9}
+    assert reach(2e6, 1e6, 4.0, rates) == {"bound_ms": 2.0, "share": 0.5}
+
+
+def test_decoding_costs_what_a_full_pass_adds():
+    lm = assemble(ModelConfig(n_layers=2, d_model=16, n_heads=2), AttentionConfig("sdpa", {}), PositionsConfig(), 32, 0)
+    assert decode_flops(lm, 10) == lm.flops(11) - lm.flops(10)

@@ -1,0 +1,60 @@
+import pytest
+
+from attnzoo.errors import RequestError
+from attnzoo.measure.trend import growth, regressions, slope
+
+
+def row(backend="linear", n_tokens=1024, ms=1.0, ratio=None, peak=None, status="ok", spread=0.01):
+    timing = {"median": ms, "low": ms * (1 - spread), "high": ms * (1 + spread), "rounds": 9, "ratio": None}
+    if ratio is not None:
+        timing["ratio"] = {"to": "sdpa", "median": ratio, "low": ratio * 0.99, "high": ratio * 1.01}
+    return {
+        "backend": backend, "level": "operator", "op": "forward", "T": n_tokens, "B": 1, "H": 4, "G": 4, "D": 64,
+        "dtype": "float32", "timing": timing, "peak_memory_bytes": peak, "status": status,
+    }  # fmt: skip
+
+
+def test_a_planted_exponent_is_found_and_judged():
+    rows = [row(n_tokens=n, ms=1e-3 * n**1.5, peak=n) for n in (16, 1024, 2048, 4096)]
+    rows += [row("refused", n, status="refused") for n in (1024, 2048)]
+    time, memory = growth(rows, {("linear", "forward", "time"): 1.0, ("linear", "forward", "memory"): 1.0})
+    assert time["exponent"] == pytest.approx(1.5)
+    assert time["low"] < 1.5 < time["high"]
+    assert time["lengths"] == [1024, 2048, 4096]  # the longest three
+    assert time["verdict"] == "grows faster than declared"
+    assert memory["exponent"] == pytest.approx(1.0)
+    assert memory["verdict"] == "as declared"
+
+
+def test_short_lengths_and_wide_intervals_accuse_nobody():
+    declared = {("linear", "forward", "time"): 1.0}
+    short = growth([row(n_tokens=n, ms=n**2) for n in (64, 128)], declared)
+    assert short[0]["verdict"] is None
+    wide = growth([row(n_tokens=n, ms=n**1.5, spread=0.9) for n in (1024, 2048)], declared)
+    assert wide[0]["verdict"] == "as declared"
+
+
+def test_slope_of_two_points_is_the_log_ratio():
+    assert slope([(1, 1, 1, 1), (2, 8, 8, 8)]) == pytest.approx((3.0, 3.0, 3.0))
+
+
+def test_what_became_slower_larger_or_broke():
+    old = {"rows": [row(ms=1.0, ratio=0.5, peak=100), row("exact", ms=1.0), row("gqa", ms=1.0)]}
+    slower_machine = {"rows": [row(ms=3.0, ratio=0.5, peak=100), row("exact", ms=1.01), row("gqa", ms=1.0)]}
+    assert regressions(slower_machine, old) == []
+    worse = {"rows": [row(ms=1.0, ratio=0.7, peak=120), row("exact", ms=2.0), row("gqa", status="incorrect")]}
+    found = regressions(worse, old)
+    assert [(f["backend"], f["what"]) for f in found] == [
+        ("linear", "time"),
+        ("linear", "memory"),
+        ("exact", "time"),
+        ("gqa", "status"),
+    ]
+    assert found[0]["by"] == "ratio to sdpa"
+    noisy = {"rows": [row("exact", ms=1.2, spread=0.5)]}
+    assert regressions(noisy, old) == []  # the intervals meet
+
+
+def test_nothing_in_common_is_an_error():
+    with pytest.raises(RequestError, match="no row in common"):
+        regressions({"rows": [row(n_tokens=7)]}, {"rows": [row()]})
