@@ -16,9 +16,9 @@ SLOW = ("compilation", "growth", "mask_readout_far")
 
 HEAD = """# Planted bugs
 
-Written by `scripts/planted_table.py`; do not edit. {bugs} wrong attentions live in `tests/planted/`, each with one fault. The check
-in bold is the one that is meant to catch it, and `tests/planted/test_planted.py` holds it to that; the others that turn red too
-are listed after it. {slow} are tried only on the bugs meant for them, as they take seconds.
+Written by `scripts/planted_table.py`; do not edit. {bugs} wrong attentions live in `tests/planted/`, each with one fault.
+The check in bold is the one that is meant to catch it, and `tests/planted/test_planted.py` holds it to that; the others that turn red
+too are listed after it. {slow} are tried only on the bugs meant for them, as they take seconds.
 
 | planted bug | what is wrong | caught by | also red |
 |---|---|---|---|
@@ -46,7 +46,9 @@ def counts(rows: list[str], names: list[str]) -> str:
     """How many bugs each check catches: a check that never turns red proves nothing."""
     lines = ["", "| check | bugs it turns red on |", "|---|---|"]
     for name in names:
-        lines.append(f"| {name} | {sum(name in line.split('|', 3)[3].replace('*', ' ').replace(',', ' ').split() for line in rows)} |")
+        lines.append(
+            f"| {name} | {sum(name in line.split('|', 3)[3].replace('*', ' ').replace(',', ' ').split() for line in rows)} |"
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -59,7 +61,12 @@ def main() -> int:
     torch.set_num_threads(1)
     bugs = planted()
     rows = [row(bug) for bug in bugs]
-    page = HEAD.format(bugs=len(bugs), slow=", ".join(SLOW)) + "\n".join(rows) + "\n" + counts(rows, [c.name for c in all_checks()])
+    page = (
+        HEAD.format(bugs=len(bugs), slow=", ".join(SLOW))
+        + "\n".join(rows)
+        + "\n"
+        + counts(rows, [c.name for c in all_checks()])
+    )
     if "--check" in sys.argv:
         stale = not PAGE.is_file() or PAGE.read_text(encoding="utf-8") != page
         print("stale: run scripts/planted_table.py" if stale else "up to date")

@@ -19,7 +19,7 @@ _HOME = {
     "LeakReport": "leak",
 }
 
-__all__ = sorted(_HOME)  # noqa: PLE0605
+__all__ = ["CheckReport", "LeakReport", "Result", "Subject", "all_checks", "check", "leak_test"]
 
 if TYPE_CHECKING:
     from attnzoo.checks.leak import LeakReport, leak_test

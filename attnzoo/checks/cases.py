@@ -67,12 +67,12 @@ class MaskPlan:
             ("causal", True),
         ):
             if getattr(self, name) != off:
-                yield replace(self, **{name: off})
+                yield replace(self, **{name: off})  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
 class Case:
-    """One input. ``options`` is small (block and window sizes shrunk, so that short inputs cross many edges) or own (as given)."""
+    """One input. ``options`` is own (as given) or small (block and window sizes shrunk: short inputs cross many edges)."""
 
     heads: int = 2
     kv_heads: int = 2

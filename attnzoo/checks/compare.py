@@ -60,7 +60,7 @@ def expect_close(
     allowed = min(multiple * (lost + eps * scale), CAP[actual.dtype] * scale) + torch.finfo(actual.dtype).tiny
     error = (actual.detach().double() - exact).abs()
     if error.max().item() > allowed:
-        worst = _index(error.argmax().item(), error.shape)
+        worst = _index(int(error.argmax()), error.shape)
         detail = f"error {error.max().item():.3g}, allowed {allowed:.3g} (plain arithmetic loses {lost:.3g})"
         raise Failed(f"{exact[worst].item():.6g}", f"{actual[worst].item():.6g}", place(what, worst), detail)
 

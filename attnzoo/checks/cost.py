@@ -7,7 +7,6 @@ import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 
-import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves

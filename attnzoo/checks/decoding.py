@@ -68,12 +68,23 @@ def new_cache(subject: Subject, module: Attention, case: Case, max_tokens: int):
     return cache
 
 
+PLANS = (
+    MaskPlan(),
+    MaskPlan(padding="left"),
+    MaskPlan(padding="holes"),
+    MaskPlan(documents="runs"),
+    MaskPlan(documents="mixed"),
+    MaskPlan(window=3),
+    MaskPlan(window=2, sinks=1),
+    MaskPlan(prefix=2),
+)
+
+
 @conformance_check(quick=True)
 def decoding(subject: Subject, name: str, quick: bool) -> Iterator[Result]:
-    """Any split into a prefill, chunks and single tokens gives the rows of one full pass, also across a window's or ring's wrap."""
+    """Any split into a prefill, chunks and single tokens gives the rows of one full pass, also across the wrap of a ring."""
     base = replace(subject.base, batch=1 if quick else 2)
-    plans = [MaskPlan()] if quick else [MaskPlan(), MaskPlan(padding="left"), MaskPlan(padding="holes"), MaskPlan(documents="runs"),
-             MaskPlan(documents="mixed"), MaskPlan(window=3), MaskPlan(window=2, sinks=1), MaskPlan(prefix=2)]  # fmt: skip
+    plans = [MaskPlan()] if quick else list(PLANS)
     lengths = (1, 2, 6) if quick else (1, 2, 3, 5, 7, 13)
     cases = [replace(base, n_queries=n, n_keys=n, mask=plan) for plan in plans for n in lengths if n >= plan.prefix]
     cases.append(replace(base, n_queries=11, n_keys=11, bias=True))
@@ -156,11 +167,8 @@ def _cache(subject: Subject, case: Case) -> None:
     with torch.no_grad():
         first = decode(module, inputs, (n,), held)
         try:
-            module.extend(
-                *(t[:, :, :1] for t in (inputs.q, inputs.k, inputs.v)),
-                held,
-                x=None if inputs.x is None else inputs.x[:, :1],
-            )
+            q, k, v, _, _, x = part(inputs, 0, 1)
+            module.extend(q, k, v, held, x=x)
         except RequestError:
             pass
         else:

@@ -37,7 +37,10 @@ def _worked(subject: Subject, case: Case) -> None:
     own = module.pattern(torch.tensor([[0], [1]]), torch.tensor([[0, 1]]))
     if not case.mask.causal and own is not None and not own.all():
         raise Skip(f"the pattern of {subject.name} hides one of the two tokens")
-    tensor = lambda rows: torch.tensor(rows, dtype=case.dtype, device=subject.device)
+
+    def tensor(rows: list[list[float]]) -> torch.Tensor:
+        return torch.tensor(rows, dtype=case.dtype, device=subject.device)
+
     q = torch.zeros(2, case.dim, dtype=case.dtype, device=subject.device)
     k, v = q.clone(), q.clone()
     if case.kind == "identity":
@@ -124,7 +127,7 @@ def half_precision(subject: Subject, name: str, quick: bool) -> Iterator[Result]
 
 @conformance_check(quick=True)
 def definition_is_sound(subject: Subject, name: str, quick: bool) -> Iterator[Result]:
-    """The definition itself: weights (B, H, Tq, Tk), 0 where the mask hides, O = A V, and rows of softmax weights that sum to 1."""
+    """The definition itself: weights (B, H, Tq, Tk), 0 where the mask hides, O = A V, softmax rows that sum to 1."""
     base = subject.base
     plans = [
         MaskPlan(),

@@ -29,8 +29,8 @@ def gradients(subject: Subject, name: str, quick: bool) -> Iterator[Result]:
             replace(base, heads=4, kv_heads=1, n_queries=9, n_keys=9),
             replace(base, n_queries=6, n_keys=6, value_dim=3),
         ]
-        plans = (MaskPlan(window=3), MaskPlan(padding="left"), MaskPlan(documents="runs"), MaskPlan(causal=False), MaskPlan(prefix=3),
-                 MaskPlan(window=2, padding="holes"))  # fmt: skip
+        plans = [MaskPlan(window=3), MaskPlan(padding="left"), MaskPlan(documents="runs"), MaskPlan(causal=False)]
+        plans += [MaskPlan(prefix=3), MaskPlan(window=2, padding="holes")]
         cases += [replace(base, n_queries=9, n_keys=9, mask=plan) for plan in plans]
         cases += [replace(base, n_queries=9, n_keys=9, bias=True, bias_gradient=learned) for learned in (False, True)]
         cases += [replace(base, n_queries=2 * e + 1, n_keys=2 * e + 1, batch=1, options="own") for e in subject.edges]
@@ -56,14 +56,15 @@ def _gradients(subject: Subject, case: Case) -> None:
     except RuntimeError:  # such as an operation without a half-precision kernel
         plain = {}
     # a gradient may cancel to 0, as that of one key's softmax does: the values' gradient sets the scale
-    scale = max(exact[n].abs().max().item() for n in "qkv" if exact[n] is not None)
+    scale = max(g.abs().max().item() for n in "qkv" if (g := exact[n]) is not None)
     for name, gradient in exact.items():
-        if gradient is None and found[name] is None:
+        own = found[name]
+        if gradient is None and own is None:
             continue
-        if found[name] is None or gradient is None:
-            right, wrong = ("a gradient", "none") if found[name] is None else ("none", "a gradient")
+        if own is None or gradient is None:
+            right, wrong = ("a gradient", "none") if own is None else ("none", "a gradient")
             raise Failed(right, wrong, f"d {name}")
-        expect_close(found[name], gradient, plain.get(name), f"d {name}", scale=scale)
+        expect_close(own, gradient, plain.get(name), f"d {name}", scale=scale)
 
 
 def collect(module: Attention, inputs: Inputs, function) -> dict[str, Tensor | None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -112,7 +113,9 @@ def _cache(subject: Subject, module, case: Case):
 @contextmanager
 def poisoned_memory() -> Iterator[None]:
     """Inside, torch fills what `torch.empty` and its kin return with NaN."""
-    from torch.utils import deterministic
+    import torch.utils.deterministic
+
+    deterministic: Any = torch.utils.deterministic
 
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     filled = deterministic.fill_uninitialized_memory

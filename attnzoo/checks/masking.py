@@ -65,7 +65,7 @@ def _cases(subject: Subject, quick: bool) -> Iterator[Case]:
 
 @conformance_check(quick=True)
 def mask_fields(subject: Subject, name: str, quick: bool) -> Iterator[Result]:
-    """Each mask field, their intersections and a score bias give the definition's output; a field that is not declared is refused."""
+    """Each mask field, their intersections and a score bias give the definition's output; undeclared ones are refused."""
     yield from each(subject, name, _cases(subject, quick), _honoured)
 
 
@@ -78,7 +78,7 @@ def _honoured(subject: Subject, case: Case) -> None:
 
 @conformance_check(quick=True)
 def mask_readout(subject: Subject, name: str, quick: bool) -> Iterator[Result]:
-    """With q = k = 0 and V = I the output is the matrix of weights: non-zero exactly where the definition's are, key by key."""
+    """With q = k = 0 and V = I the output is the weights: non-zero exactly where the definition's are, key by key."""
     plans = [MaskPlan(), *FIELDS] if quick or not subject.trains else [MaskPlan(), *FIELDS, *intersections(10, seed=2)]
     cases = [
         replace(subject.base, n_queries=n, n_keys=n, mask=plan) for plan in plans for n in ((9,) if quick else (9, 19))
@@ -109,7 +109,8 @@ def _readout(subject: Subject, case: Case) -> None:
     if not torch.equal(seen, due):
         at = tuple((seen != due).nonzero()[0].tolist())
         row, key = at[2], at[3]
-        counts = f"row {row} reads keys {seen[at[:3]].nonzero().flatten().tolist()}, expected {due[at[:3]].nonzero().flatten().tolist()}"
+        found, right_keys = (flags[at[:3]].nonzero().flatten().tolist() for flags in (seen, due))
+        counts = f"row {row} reads keys {found}, expected {right_keys}"
         raise Failed(
             f"weight {right[at].item():.6g}",
             f"{read[at].item():.6g}",

@@ -112,10 +112,10 @@ def _wrong(subject: Subject, case: Case) -> None:
 
 @conformance_check(quick=True)
 def declared_or_refused(subject: Subject, name: str, quick: bool) -> Iterator[Result]:
-    """What is declared runs, what is not declared is refused when asked for: masks, head layouts, bias, dropout, lengths, types."""
+    """What is declared runs; what is not is refused when asked for: masks, head layouts, bias, dropout, lengths, types."""
     base = replace(subject.base, n_queries=6, n_keys=6)
-    plans = (MaskPlan(causal=False), MaskPlan(window=2), MaskPlan(window=2, sinks=1), MaskPlan(prefix=2), MaskPlan(padding="right"),
-             MaskPlan(documents="runs"), MaskPlan(documents="mixed"))  # fmt: skip
+    plans = [MaskPlan(causal=False), MaskPlan(window=2), MaskPlan(window=2, sinks=1), MaskPlan(prefix=2)]
+    plans += [MaskPlan(padding="right"), MaskPlan(documents="runs"), MaskPlan(documents="mixed")]
     cases = [replace(base, mask=plan) for plan in plans]
     cases += [replace(base, heads=4, kv_heads=g) for g in (1, 2, 3, 4)]
     cases += [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -125,7 +125,7 @@ class Subject:
         }
         for size in (4, 8, 16):
             try:
-                return replace(self.own, **{name: min(value, size) for name, value in large.items()})
+                return replace(self.own, **{name: min(value, size) for name, value in large.items()})  # type: ignore[arg-type]
             except RequestError:
                 continue
         return self.own
@@ -165,7 +165,7 @@ class Subject:
 
     def _make(self, case: Case, seed: int) -> Attention:
         own = self.instance
-        if own is not None and (own.n_heads, own.n_kv_heads, own.head_dim) == (case.heads, case.kv_heads, case.dim):
+        if own is not None and (own.n_heads, own.n_kv_heads, own.head_dim) == (case.heads, case.kv_heads, case.dim):  # noqa: SIM102
             if own.options == self.options(case) and own.dropout == case.dropout and seed == 0:
                 return copy.deepcopy(own).to(self.device, case.dtype)
         with torch.random.fork_rng(devices=[]):
@@ -265,7 +265,7 @@ class Subject:
         return Result(check, str(case), FAILED, f"Refused: {'; '.join(why)}", "it computed something", about=about)
 
 
-def each(subject: Subject, check: str, cases: Iterator[Case], prop: Property, **how) -> Iterator[Result]:
+def each(subject: Subject, check: str, cases: Iterable[Case], prop: Property, **how) -> Iterator[Result]:
     """`Subject.verify` over many cases, each tried once."""
     for case in dict.fromkeys(cases):
         yield subject.verify(check, case, prop, **how)

@@ -18,7 +18,9 @@ def reads(attn, n, mask=None):
     return attn(zero, kv, eye, mask or Mask())[0, 0] > 0
 
 
-@pytest.mark.parametrize(("window", "counts"), [(1, [1] * 8), (3, [1, 2, 3, 3, 3, 3, 3, 3]), (8, list(range(1, 9))), (99, list(range(1, 9)))])
+@pytest.mark.parametrize(
+    ("window", "counts"), [(1, [1] * 8), (3, [1, 2, 3, 3, 3, 3, 3, 3]), (8, list(range(1, 9))), (99, list(range(1, 9)))]
+)
 def test_sliding_window_reads_exactly_w_keys(window, counts):
     attn = attnzoo.build("sliding_window", n_heads=1, head_dim=4, window=window)
     assert reads(attn, 8).sum(1).tolist() == counts
@@ -95,7 +97,9 @@ def test_block_sparse_bigbird_reads_window_first_and_random_blocks():
         assert max(read) == n
         assert len(read) == min(n + 1, 4)
     other = attnzoo.build("block_sparse", n_heads=1, head_dim=4, block=2, seed=1)
-    assert not torch.equal(reads(other, 32).view(16, 2, 16, 2).any(3).any(1), blocks), "the seed chooses the random ones"
+    assert not torch.equal(reads(other, 32).view(16, 2, 16, 2).any(3).any(1), blocks), (
+        "the seed chooses the random ones"
+    )
 
 
 def test_block_sparse_strided_and_fixed_by_hand():
@@ -113,7 +117,11 @@ def naive_linear(q, k, v):
     """Token by token, float64: S += φ(k) v, z += φ(k), o = φ(q) S / φ(q) z."""
     phi = lambda t: torch.where(t > 0, t + 1, t.clamp(max=0).exp())  # noqa: E731
     q, k, v = phi(q.double()), phi(k.double()), v.double()
-    out, state, total = torch.zeros_like(v), torch.zeros(q.shape[-1], v.shape[-1]).double(), torch.zeros(q.shape[-1]).double()
+    out, state, total = (
+        torch.zeros_like(v),
+        torch.zeros(q.shape[-1], v.shape[-1]).double(),
+        torch.zeros(q.shape[-1]).double(),
+    )
     for t in range(q.shape[0]):
         state, total = state + k[t, :, None] * v[t], total + k[t]
         out[t] = q[t] @ state / (q[t] @ total)

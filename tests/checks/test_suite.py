@@ -118,7 +118,9 @@ def test_masks_of_a_plan_exist_at_every_size():
 
 
 def test_smaller_cases_are_smaller():
-    case = Case(heads=4, kv_heads=2, n_queries=9, n_keys=9, value_dim=3, mask=MaskPlan(window=2, padding="left"), bias=True)
+    case = Case(
+        heads=4, kv_heads=2, n_queries=9, n_keys=9, value_dim=3, mask=MaskPlan(window=2, padding="left"), bias=True
+    )
     for other in case.smaller():
         assert other != case
         assert other.heads % other.kv_heads == 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -95,7 +97,7 @@ def test_the_last_rows_are_those_of_fewer_queries(case):
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=8))
 def test_contiguous_documents(ids):
-    runs = [ids[0]] + [b for a, b in zip(ids, ids[1:], strict=False) if a != b]
+    runs = [ids[0]] + [b for a, b in pairwise(ids) if a != b]
     assert Mask(documents=torch.tensor([ids])).contiguous_documents == (len(runs) == len(set(runs)))
 
 

@@ -54,7 +54,9 @@ def test_sdpa_probe_reads_the_mask_back():
             zero = torch.zeros(2, 1, n_queries, 4)
             dense, is_causal = translate.sdpa_arguments(mask, n_queries, 6, torch.device("cpu"))
             eye = torch.eye(6).expand(2, 1, 6, 6)
-            out = F.scaled_dot_product_attention(zero, torch.zeros(2, 1, 6, 4), eye, attn_mask=dense, is_causal=is_causal)
+            out = F.scaled_dot_product_attention(
+                zero, torch.zeros(2, 1, 6, 4), eye, attn_mask=dense, is_causal=is_causal
+            )
             right = mask.dense(n_queries, 6).expand(2, 1, -1, -1)
             assert torch.equal(out > 0, right)
 
@@ -70,7 +72,12 @@ def test_flex_mask_mod(case):
     assert torch.equal(seen.expand(2, n_queries, 6), right)
 
 
-@given(causal=st.booleans(), window=st.none() | st.integers(1, 7), n_queries=st.integers(1, 6), documents=st.sampled_from([None, IDS]))
+@given(
+    causal=st.booleans(),
+    window=st.none() | st.integers(1, 7),
+    n_queries=st.integers(1, 6),
+    documents=st.sampled_from([None, IDS]),
+)
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_xformers_bias(causal, window, n_queries, documents):
     pytest.importorskip("xformers")

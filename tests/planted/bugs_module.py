@@ -122,7 +122,10 @@ class GraphPerLength(Sound):
     caught_by = "compilation"
 
     def scores(self, q, k):
-        return super().scores(q, k) + 0.0 * len(str(int(q.shape[2]) ** 3)) * torch.zeros(int(str(q.shape[2])), device=q.device).sum()
+        return (
+            super().scores(q, k)
+            + 0.0 * len(str(int(q.shape[2]) ** 3)) * torch.zeros(int(str(q.shape[2])), device=q.device).sum()
+        )
 
 
 class AutocastLoses(Sound):
@@ -164,7 +167,13 @@ class ErrorTooLate(Sound):
     caught_by = "wrong_requests"
 
     def forward(self, q, k, v, mask=None, bias=None, x=None):
-        if q.dim() == k.dim() == 4 and q.shape[1] == k.shape[1] and q.shape[3] == k.shape[3] and q.device == k.device and q.dtype == k.dtype:
+        if (
+            q.dim() == k.dim() == 4
+            and q.shape[1] == k.shape[1]
+            and q.shape[3] == k.shape[3]
+            and q.device == k.device
+            and q.dtype == k.dtype
+        ):
             q[:1] @ k[:1].mT
         return super().forward(q, k, v, mask, bias, x)
 

@@ -127,7 +127,9 @@ class StateWithPadding(Linear):
         state = cache.state
         out = super().attend_cached(q, k, v, cache, mask, bias, x)
         _, keys, values = self._features(q, k, v)
-        cache.state = step_state(state, keys, values, None if mask.documents is None else mask.documents[:, -k.shape[2] :])
+        cache.state = step_state(
+            state, keys, values, None if mask.documents is None else mask.documents[:, -k.shape[2] :]
+        )
         return out
 
 

@@ -29,7 +29,9 @@ class Sound(Attention):
         if bias is not None:
             i, j = self.positions(n_queries, n_keys, q)
             scores = scores + bias.block(i, j)
-        weights = self.normalise(scores.float() if scores.dtype.itemsize == 2 else scores, self.visible(mask, n_queries, n_keys, q))
+        weights = self.normalise(
+            scores.float() if scores.dtype.itemsize == 2 else scores, self.visible(mask, n_queries, n_keys, q)
+        )
         return self.mix(self.drop(weights.to(v.dtype)), v)
 
     def spread(self, t: Tensor) -> Tensor:
@@ -62,5 +64,9 @@ def planted() -> list[type[Attention]]:
     found = []
     for name in FILES:
         module = importlib.import_module(name)
-        found += [c for c in vars(module).values() if isinstance(c, type) and c.__module__ == name and vars(c).get("caught_by")]
+        found += [
+            c
+            for c in vars(module).values()
+            if isinstance(c, type) and c.__module__ == name and vars(c).get("caught_by")
+        ]
     return found
