@@ -16,3 +16,6 @@ N, c   blocks (or chunks) of c tokens each
 q is (B, H, Tq, D), k is (B, G, Tk, D), v is (B, G, Tk, Dv), the output is (B, H, Tq, Dv), the layer's input x is (B, Tq, C).
 A boolean mask is True where a query may attend. With Tq ≠ Tk the last query is aligned with the last key.
 """
+
+IGNORE = -100
+"""A target that is not scored; what torch's cross entropy leaves out by default."""

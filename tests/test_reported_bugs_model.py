@@ -21,7 +21,7 @@ from attnzoo.model.build import assemble
 from attnzoo.model.config import AttentionConfig, ModelConfig, PositionsConfig
 from attnzoo.model.layer import AttentionLayer
 from attnzoo.positions import Rope, alibi_slopes
-from attnzoo.tasks.base import IGNORE
+from attnzoo.shapes import IGNORE
 from attnzoo.tasks.build import build_task
 from attnzoo.tasks.config import TaskConfig
 from attnzoo.training.optim import parameter_groups

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from attnzoo.checks.compare import Failed, Skip, expect_same
 from attnzoo.checks.leak_setup import modules_behind, rounding
 from attnzoo.contract import Attention
-from attnzoo.tasks.base import IGNORE
+from attnzoo.shapes import IGNORE
 
 PROMPT, PADS = 11, 32
 

@@ -9,7 +9,8 @@ from torch import Tensor
 from attnzoo.checks.compare import Failed
 from attnzoo.data.corpus import check_disjoint
 from attnzoo.errors import RequestError
-from attnzoo.tasks.base import IGNORE, Task
+from attnzoo.shapes import IGNORE
+from attnzoo.tasks.base import Task
 
 
 def label_shift(task: Task) -> str:

@@ -17,9 +17,7 @@ from attnzoo.model.generate import generate
 from attnzoo.model.init import initialise
 from attnzoo.model.layer import AttentionLayer, LayerCache, Phases
 from attnzoo.positions import Positions
-
-IGNORE = -100
-"""A target that is not scored."""
+from attnzoo.shapes import IGNORE
 
 
 @dataclass

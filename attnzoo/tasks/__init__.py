@@ -7,7 +7,6 @@ from typing import Any
 
 _HOME = {
     "Batch": "base",
-    "IGNORE": "base",
     "Task": "base",
     "TASKS": "build",
     "build_task": "build",

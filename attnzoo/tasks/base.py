@@ -13,9 +13,6 @@ from torch import Tensor
 
 from attnzoo.data.tokenizer import Tokenizer
 
-IGNORE = -100
-"""Target of a position that is not scored (the default of `torch.nn.functional.cross_entropy`)."""
-
 
 @dataclass(frozen=True)
 class Batch:

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from attnzoo.data.config import DataConfig
-from attnzoo.tasks.base import IGNORE, Batch, generator, in_batches
+from attnzoo.shapes import IGNORE
+from attnzoo.tasks.base import Batch, generator, in_batches
 from attnzoo.tasks.config import TaskConfig
 
 

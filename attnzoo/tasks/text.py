@@ -12,7 +12,8 @@ from attnzoo.data.config import DataConfig
 from attnzoo.data.corpus import Corpus, check_disjoint, load_corpus
 from attnzoo.data.sources import data_problems
 from attnzoo.errors import RequestError
-from attnzoo.tasks.base import IGNORE, Batch, generator, in_batches
+from attnzoo.shapes import IGNORE
+from attnzoo.tasks.base import Batch, generator, in_batches
 from attnzoo.tasks.config import TaskConfig
 
 

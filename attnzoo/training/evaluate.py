@@ -9,8 +9,9 @@ import torch
 from torch.nn import functional as F
 
 from attnzoo.model import CausalLM
+from attnzoo.shapes import IGNORE
 from attnzoo.tasks import Batch, Task
-from attnzoo.training.stream import IGNORE, to_device
+from attnzoo.training.stream import to_device
 
 
 def autocast(device: torch.device | str, precision: str) -> AbstractContextManager:

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from attnzoo.shapes import IGNORE
 from attnzoo.tasks import Batch, Task
-
-IGNORE = -100
 
 
 @dataclass

@@ -17,7 +17,8 @@ from attnzoo.contract import KVCache
 from attnzoo.data.config import DataConfig
 from attnzoo.model.build import assemble
 from attnzoo.model.config import AttentionConfig, ModelConfig, PositionsConfig
-from attnzoo.tasks.base import IGNORE, Batch
+from attnzoo.shapes import IGNORE
+from attnzoo.tasks.base import Batch
 from attnzoo.tasks.build import build_task
 from attnzoo.tasks.config import TaskConfig
 

@@ -11,7 +11,8 @@ from torch.utils.flop_counter import FlopCounterMode
 import attnzoo
 from attnzoo.errors import Refused, RequestError
 from attnzoo.masks import Mask
-from attnzoo.model.lm import IGNORE, CausalLM, position_ids
+from attnzoo.model.lm import CausalLM, position_ids
+from attnzoo.shapes import IGNORE
 
 TRAINABLE_HERE = ["exact", "sdpa", "gqa", "mqa", "sliding_window", "block_sparse", "linear"]
 # float32 sums in another order, through two layers of weights near 0.2: far below any of the differences a bug makes (> 0.1)

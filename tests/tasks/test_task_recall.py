@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from attnzoo.data.config import DataConfig
 from attnzoo.errors import RequestError
-from attnzoo.tasks import IGNORE, build_task
+from attnzoo.shapes import IGNORE
+from attnzoo.tasks import build_task
 from attnzoo.tasks.config import TaskConfig
 
 

@@ -9,7 +9,8 @@ from attnzoo.data.config import DataConfig
 from attnzoo.data.corpus import Corpus
 from attnzoo.data.tokenizer import BPETokenizer, ByteTokenizer
 from attnzoo.errors import RequestError
-from attnzoo.tasks import IGNORE, TextTask, build_task
+from attnzoo.shapes import IGNORE
+from attnzoo.tasks import TextTask, build_task
 from attnzoo.tasks.config import TaskConfig
 
 

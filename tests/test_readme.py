@@ -1,0 +1,80 @@
+"""What the README says is run: its plug-in is installed and used, its commands exist, its table is the record's."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PROJECT = """
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+[project]
+name = "my-package"
+version = "1.0"
+"""
+
+
+def block(name: str, language: str) -> str:
+    """The code block between the README's markers, or the first of a language."""
+    match = re.search(rf"<!-- {name} -->\s*```{language}\n(.*?)```", README, re.DOTALL)
+    assert match, f"the README has no block {name}"
+    return match.group(1)
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory) -> Path:
+    """The README's package, built and installed by pip into a folder."""
+    source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("site")
+    entry_points = re.search(r"```toml\n(.*?)```", README, re.DOTALL)
+    assert entry_points
+    (source / "pyproject.toml").write_text(PROJECT + entry_points.group(1))
+    (source / "my_package.py").write_text(block("plugin", "python"))
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--target", str(target)]
+    subprocess.run([*pip, str(source)], check=True, capture_output=True)
+    return target
+
+
+def attnzoo(site: Path, *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    code = f"import sys; sys.path.insert(0, {str(site)!r}); from attnzoo.cli import main; sys.exit(main(sys.argv[1:]))"
+    # the child processes of a comparison import the plug-in too
+    environment = {"PYTHONPATH": f"{site}:{ROOT}", "PATH": "/usr/bin:/bin", "HOME": str(cwd), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, "-c", code, *words], capture_output=True, text=True, cwd=cwd, env=environment, check=False
+    )
+
+
+def test_the_plugin_is_under_30_lines():
+    assert len(block("plugin", "python").strip().splitlines()) < 30
+
+
+def test_the_plugin_is_listed_checked_and_compared(installed, tmp_path):
+    listed = attnzoo(installed, "list", cwd=tmp_path)
+    assert "relu_power" in listed.stdout, listed.stderr
+    checked = attnzoo(installed, "check", "relu_power", "--quick", cwd=tmp_path)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    compared = attnzoo(
+        installed, "compare", "experiment=tiny", "backends=[sdpa,relu_power]", "run_dir=out", "probe=none",
+        "options.relu_power.power=3", "measure.memory=false", cwd=tmp_path,
+    )  # fmt: skip
+    assert compared.returncode == 0, compared.stdout + compared.stderr
+    assert "relu_power" in compared.stdout
+    assert '"power": 3' in (tmp_path / "out" / "relu_power-seed0" / "record.json").read_text()
+
+
+def test_its_commands_exist():
+    from attnzoo.cli import COMMANDS
+
+    named = set(re.findall(r"^attnzoo ([a-z]+)", README, re.MULTILINE))
+    assert named <= set(COMMANDS), named - set(COMMANDS)
+
+
+def test_its_links_lead_somewhere():
+    for target in re.findall(r"\]\(([^)#]+)\)", README):
+        assert (ROOT / target).exists(), target
