@@ -13,8 +13,8 @@ class DeltaNet(DeltaRule):
 
     S_t = (I - β_t k_t k_t^T) S_{t-1} + β_t k_t v_t^T, O_t = S_t^T q_t, β_t = σ(x_t w), q and k of length 1.
     Cost: time O(T·D·(Dv + chunk)), memory O(T), in chunks by the WY form. State: G·D·Dv float32, whatever T.
-    Departures: the SiLU and the convolution before the normalisation of q and k and the norm of the output are the layer's business;
-    with G < H the β are those of the key/value heads.
+    Departures: the SiLU and convolution before q and k are normalised and the norm of the output are the layer's
+    business; with G < H the β are those of the key/value heads.
     """
 
     Options = ChunkOptions

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from attnzoo.contract import Attention, Capabilities, Options, Request, ScoreBias
 from attnzoo.errors import RequestError
-from attnzoo.kernels.linear import EluPlusOne, StateCache, chunked, full, step_state
+from attnzoo.kernels.features import elu_plus_one
+from attnzoo.kernels.linear import StateCache, chunked, full, step_state
 from attnzoo.masks import Mask
 from attnzoo.registry import register
 
@@ -25,11 +25,6 @@ class LinearOptions(Options):
     def __post_init__(self) -> None:
         if self.chunk < 1:
             raise RequestError(f"chunk={self.chunk}: a chunk has at least 1 token")
-
-
-def elu_plus_one(x: Tensor) -> Tensor:
-    """φ; see `attnzoo.kernels.linear.EluPlusOne`."""
-    return EluPlusOne.apply(x)
 
 
 @register("linear")

@@ -13,10 +13,11 @@ from attnzoo.registry import register
 class Mamba2(Recurrent):
     """The SSD form of Mamba-2: a scalar decay of each head and a step Δ, both computed from x.
 
-    S_t = α_t S_{t-1} + Δ_t k_t v_t^T, O_t = s S_t^T q_t, α_t = exp(-A Δ_t), Δ_t = softplus(x_t w + b); q, k, v are the paper's C, B, X.
+    S_t = α_t S_{t-1} + Δ_t k_t v_t^T, O_t = s S_t^T q_t, α_t = exp(-A Δ_t), Δ_t = softplus(x_t w + b);
+    q, k and v are the paper's C, B and X.
     Cost: time O(T·D·Dv), memory O(T). State: G·D·Dv float32, whatever T.
-    Departures: s = 1/sqrt(D) (the paper has 1); k belongs to its head instead of being shared by all; the skip D·X, the norm, the gate
-    and the convolution of the Mamba block are the layer's business.
+    Departures: s = 1/sqrt(D) (the paper has 1); k belongs to its head instead of being shared by all; the skip D·X, the
+    norm, the gate and the convolution of the Mamba block are the layer's business.
     """
 
     Options = ChunkOptions

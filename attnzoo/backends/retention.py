@@ -29,11 +29,11 @@ class RetentionOptions(ChunkOptions):
 class Retention(Recurrent):
     """Retention: linear attention without a feature map, with a fixed decay γ_h of each head.
 
-    O_i = Σ_{j≤i} R_ij v_j / max(|Σ_j R_ij|, 1), R_ij = s q_i·k_j γ^(i-j) / sqrt(Σ_{m≤i} γ^(i-m)), s = 1/sqrt(D); without ``normalise``
-    O_i = Σ_{j≤i} s q_i·k_j γ^(i-j) v_j.
+    O_i = Σ_{j≤i} R_ij v_j / max(|Σ_j R_ij|, 1), R_ij = s q_i·k_j γ^(i-j) / sqrt(Σ_{m≤i} γ^(i-m)), s = 1/sqrt(D);
+    without ``normalise`` O_i = Σ_{j≤i} s q_i·k_j γ^(i-j) v_j.
     Cost: time O(T·D·Dv), memory O(T). State: G·D·(Dv+1) float32 (G·D·Dv without ``normalise``), whatever T.
-    Departures: the group norm and gate on the output and the xPos rotation are the layer's business and not part of the rule; with
-    G < H the decays are those of the key/value heads.
+    Departures: the group norm and gate on the output and the xPos rotation are the layer's business; with G < H the
+    decays are those of the key/value heads.
     """
 
     Options = RetentionOptions
@@ -54,9 +54,10 @@ class Retention(Recurrent):
 
     def terms(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor | None) -> Terms:
         decay = self.log_decay(k)[None, :, None, None].expand(1, -1, k.shape[2], 1)
-        return Terms(q * self.scale, k, F.pad(v, (0, self.ones), value=1.0), decay)
+        return Terms(q, k, F.pad(v, (0, self.ones), value=1.0), decay)
 
     def finish(self, sums: Tensor, counts: Tensor) -> Tensor:
+        sums = sums * self.scale
         if not self.options.normalise:
             return sums
         values, total = sums.split([sums.shape[-1] - 1, 1], -1)

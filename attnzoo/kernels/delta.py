@@ -12,7 +12,8 @@ from attnzoo.kernels.recurrent import FROM_X, Recurrent, Terms
 class DeltaRule(Recurrent):
     """S_t = (I - β_t k_t k_t^T) Diag(α_t) S_{t-1} + β_t k_t v_t^T, O_t = s S_t^T q_t; a variant gives α.
 
-    q and k have length 1, β_t = σ(x_t w) a head, s is 1 unless ``scale`` says otherwise: what is written under a key is read back whole.
+    q and k have length 1, β_t = σ(x_t w) a head; s is 1 unless ``scale`` says otherwise, so that what is written under a
+    key is read back whole.
     """
 
     capabilities = FROM_X

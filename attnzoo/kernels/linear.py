@@ -11,24 +11,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 
-class EluPlusOne(torch.autograd.Function):
-    """elu(x) + 1, positive everywhere: exp(x) below zero, where elu(x) + 1 would round to 0 in float32 from -17 on.
-
-    Its derivative is min(elu(x) + 1, 1): nothing but the result is kept for the backward pass.
-    """
-
-    @staticmethod
-    def forward(ctx, x: Tensor) -> Tensor:
-        y = x.clamp(max=0).exp_().add_(x.relu())
-        ctx.save_for_backward(y)
-        return y
-
-    @staticmethod
-    def backward(ctx, gradient: Tensor) -> Tensor:
-        (y,) = ctx.saved_tensors
-        return gradient * y.clamp(max=1)
-
-
 class StateCache:
     """A state (B, G, D, E) that stands for all tokens seen so far; its size does not depend on their number."""
 

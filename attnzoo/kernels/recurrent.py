@@ -1,7 +1,7 @@
-"""What the rules that carry a state have in common: gates, padding, documents, decoding, definitions. Shapes: see `attnzoo.shapes`.
+"""What the rules that carry a state have in common: padding, documents, decoding. Shapes: see `attnzoo.shapes`.
 
-A new rule writes `terms` (what its scan runs on) and `weights` (its definition). K and E are the widths of the state: K is D, or the
-number of features; E is Dv, plus one where the values carry a column of ones.
+A new rule writes `terms` (what its scan runs on) and `weights` (its definition). K and E are the widths of the state: K
+is D, or the number of features; E is Dv, plus one where the values carry a column of ones.
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ class Recurrent(Attention):
     """
 
     options: ChunkOptions
-    ones = 0  # columns of ones beside the values
+    ones = 0
+    """Columns of ones beside the values: with 1 the outputs are divided by the sum of the weights."""
 
     def terms(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor | None) -> Terms:
         """The rule's scan, from q, k and v in its wide dtype and x as it comes."""
@@ -81,7 +82,7 @@ class Recurrent(Attention):
 
     def finish(self, sums: Tensor, counts: Tensor) -> Tensor:
         """Sums (B, H, Tq, E) -> (B, H, Tq, Dv); counts (B or 1, Tq): real tokens of the document up to each query."""
-        return sums
+        return ratio(sums) if self.ones else sums
 
     @property
     def state_width(self) -> int:
@@ -94,15 +95,12 @@ class Recurrent(Attention):
             yield f"{cls.name} carries a state from token to token: documents must be contiguous runs of one id"
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: ScoreBias | None, x: Tensor | None) -> Tensor:
-        out, _ = self._scan(q, k, v, mask, x, 0, None)
         self.ran(f"{self.name}/chunked")
-        return out
+        return self._scan(q, k, v, mask, x, None)
 
     def attend_cached(self, q, k, v, cache: StateCache, mask: Mask, bias, x) -> Tensor:
-        out, cache.state = self._scan(q, k, v, mask, x, cache.length, cache.state)
-        cache.length += k.shape[2]
         self.ran(f"{self.name}/{'recurrent' if k.shape[2] == 1 else 'chunked'}")
-        return out
+        return self._scan(q, k, v, mask, x, cache)
 
     def new_cache(self, batch_size, max_tokens, device=None, dtype=None, value_dim=None) -> StateCache:
         shape = (batch_size, self.n_kv_heads, self.state_width, (value_dim or self.head_dim) + self.ones)
@@ -116,21 +114,36 @@ class Recurrent(Attention):
         inside = n_keys * (self.options.chunk + 1) * (self.state_width + e)
         return self.n_heads * (inside + 4.0 * n_keys * self.state_width * e)
 
-    def _scan(self, q, k, v, mask: Mask, x, seen: int, state: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Outputs and the state afterwards, ``seen`` tokens being in ``state`` already; the mask covers those as well."""
-        dtype = wide(q.dtype)
-        t = self.terms(q.to(dtype), k.to(dtype), v.to(dtype), x)
-        keys, decay, starts = t.k, t.decay, None
+    def _scan(self, q, k, v, mask: Mask, x: Tensor | None, cache: StateCache | None) -> Tensor:
+        """Outputs; the cache, if there is one, moves on. The mask covers the tokens of the cache as well."""
+        seen, hidden, starts = 0 if cache is None else cache.length, None, None
         if mask.key_padding is not None:
             hidden = ~mask.key_padding[:, None, seen:, None]
-            keys = keys.masked_fill(hidden, 0.0)
-            decay = None if decay is None else decay.masked_fill(hidden, 0.0)
         if mask.documents is not None:
             starts = document_starts(mask.documents)[:, seen:]
+        t = self.masked_terms(*(t.to(wide(q.dtype)) for t in (q, k, v)), x, hidden, starts, cache)
         sums, state = scan(
-            t.q, keys, t.v, chunk=self.options.chunk, decay=decay, beta=t.beta, starts=starts, state=state
-        )
-        return self.finish(sums, token_counts(mask, q.shape[2], seen + k.shape[2], q.device)).to(q.dtype), state
+            t.q, t.k, t.v, chunk=self.options.chunk, decay=t.decay, beta=t.beta, starts=starts,
+            state=None if cache is None else cache.state,
+        )  # fmt: skip
+        counts = token_counts(mask, q.shape[2], seen + k.shape[2], q.device)
+        if cache is not None:
+            cache.state, cache.length = state, seen + k.shape[2]
+        return self.finish(sums, counts).to(q.dtype)
+
+    def masked_terms(self, q, k, v, x, hidden: Tensor | None, starts: Tensor | None, cache: StateCache | None) -> Terms:
+        """`terms` with hidden keys (B, 1, Tk, 1) that do nothing; for a rule that keeps more than a state in its cache."""
+        t = self.terms(q, k, v, x)
+        if hidden is None:
+            return t
+        decay = None if t.decay is None else t.decay.masked_fill(hidden, 0.0)
+        return t._replace(k=t.k.masked_fill(hidden, 0.0), decay=decay)
+
+
+def ratio(sums: Tensor) -> Tensor:
+    """(…, Dv + 1) sums of v and of ones -> (…, Dv); 0 where nothing was summed."""
+    values, total = sums.split([sums.shape[-1] - 1, 1], -1)
+    return values / total.masked_fill(total == 0, 1.0)
 
 
 def document_starts(documents: Tensor) -> Tensor:

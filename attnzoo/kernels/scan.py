@@ -85,7 +85,8 @@ def _chunks(q, k, v, decay, beta, run, state) -> tuple[Tensor, Tensor]:
         written = torch.cat([v, _times(k, enter)], -1) * beta[..., None]
         # the UT transform: each token's write, less what it finds already written by earlier tokens of the chunk
         written = torch.linalg.solve_triangular(among * beta[..., None], written, upper=False, unitriangular=True)
-        carried, v, state = _carry_delta(state, key_ends, *written.split([v.shape[-1], k.shape[-1]], -1), whole)
+        values, keys = written.split([v.shape[-1], k.shape[-1]], -1)
+        carried, v, state = _carry_delta(state, key_ends, values, keys, whole)
     return pairs @ v[:, :, None] + reads @ carried[:, :, None], state
 
 
@@ -99,7 +100,7 @@ def _carry(state: Tensor, updates: Tensor, whole: Tensor | None) -> tuple[Tensor
 
 
 def _carry_delta(state, key_ends, values, keys, whole) -> tuple[Tensor, Tensor, Tensor]:
-    """The same for the delta rule; also what the tokens write (B, G, N, c, E): ``values`` less what ``keys`` read of the state."""
+    """The same for the delta rule; also what tokens write, (B, G, N, c, E): ``values`` less what ``keys`` read of the state."""
     carried, written = [], []
     for n, (end, value, key) in enumerate(zip(key_ends.unbind(2), values.unbind(2), keys.unbind(2), strict=True)):
         carried.append(state)

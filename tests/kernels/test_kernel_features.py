@@ -1,8 +1,8 @@
-"""The feature map of linear attention; its sums are held to their definition by the conformance suite."""
+"""Feature maps; the sums over them are held to their definition by the conformance suite."""
 
 import torch
 
-from attnzoo.kernels.linear import EluPlusOne
+from attnzoo.kernels.features import EluPlusOne
 
 
 def test_elu_plus_one_and_its_derivative():
