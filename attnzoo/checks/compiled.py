@@ -13,13 +13,13 @@ from attnzoo.checks.report import Result
 from attnzoo.checks.subject import Subject, each
 from attnzoo.checks.suite import conformance_check
 
-LENGTHS = (9, 33, 40, 43)
+LENGTHS = (9, 33, 40, 43, 46)
 
 
 @conformance_check()
 def compilation(subject: Subject, name: str, quick: bool) -> Iterator[Result]:
-    """Compiled, it gives the definition at four lengths; the last of them needs no new graph."""
-    case = replace(subject.base, batch=1, n_queries=LENGTHS[-1], n_keys=LENGTHS[-1], options="own", kind="four lengths")
+    """Compiled, it gives the definition at five lengths; the last of them needs no new graph."""
+    case = replace(subject.base, batch=1, n_queries=LENGTHS[-1], n_keys=LENGTHS[-1], options="own", kind="five lengths")
     yield from each(subject, name, [case], _compiles, training=True, shrink=False)
 
 

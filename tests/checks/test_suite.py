@@ -169,3 +169,13 @@ def test_mask_readout_reads_the_mask():
     zero = torch.zeros(1, 1, n, 2)
     out = attn(zero, zero, torch.eye(n)[None, None], Mask(window=2))
     assert torch.equal(out > 0, Mask(window=2).dense(n, n))
+
+
+def test_the_page_of_checks_is_up_to_date():
+    import subprocess
+    import sys
+    from pathlib import Path
+
+    root = Path(__file__).parents[2]
+    run = subprocess.run([sys.executable, root / "scripts" / "checks_page.py", "--check"], check=False, cwd=root)
+    assert run.returncode == 0, "run scripts/checks_page.py"
