@@ -33,6 +33,13 @@ class LayerCache:
         return self.attention.nbytes + (0 if self.conv is None else self.conv.nbytes)
 
 
+class RMSNorm(nn.RMSNorm):
+    """Root-mean-square norm (arXiv:1910.07467); the gain takes the input's type, so that autocast keeps the fused kernel."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
+
+
 class ShortConv(nn.Module):
     """A causal depthwise convolution over the last few tokens, the identity at first. Never reads another document."""
 
@@ -80,8 +87,8 @@ class AttentionLayer(nn.Module):
         self.sizes = (attention.n_heads * d, attention.n_kv_heads * d, attention.n_kv_heads * d)
         self.qkv = nn.Linear(d_model, sum(self.sizes), bias=False)
         self.conv = ShortConv(sum(self.sizes), short_conv) if short_conv else None
-        self.q_norm = nn.RMSNorm(d, eps=norm_eps) if qk_norm else nn.Identity()
-        self.k_norm = nn.RMSNorm(d, eps=norm_eps) if qk_norm else nn.Identity()
+        self.q_norm = RMSNorm(d, eps=norm_eps) if qk_norm else nn.Identity()
+        self.k_norm = RMSNorm(d, eps=norm_eps) if qk_norm else nn.Identity()
         self.out = nn.Linear(self.sizes[0], d_model, bias=False)
 
     def forward(

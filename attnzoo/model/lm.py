@@ -15,7 +15,7 @@ from attnzoo.masks import Mask
 from attnzoo.model.config import ModelConfig
 from attnzoo.model.generate import generate
 from attnzoo.model.init import initialise
-from attnzoo.model.layer import AttentionLayer, LayerCache, Phases
+from attnzoo.model.layer import AttentionLayer, LayerCache, Phases, RMSNorm
 from attnzoo.positions import Positions
 from attnzoo.shapes import IGNORE
 
@@ -53,11 +53,11 @@ class Block(nn.Module):
 
     def __init__(self, cfg: ModelConfig, attention: Attention) -> None:
         super().__init__()
-        self.attention_norm = nn.RMSNorm(cfg.d_model, eps=cfg.norm_eps)
+        self.attention_norm = RMSNorm(cfg.d_model, eps=cfg.norm_eps)
         self.attention = AttentionLayer(
             attention, cfg.d_model, qk_norm=cfg.qk_norm, short_conv=cfg.short_conv, norm_eps=cfg.norm_eps
         )
-        self.mlp_norm = nn.RMSNorm(cfg.d_model, eps=cfg.norm_eps)
+        self.mlp_norm = RMSNorm(cfg.d_model, eps=cfg.norm_eps)
         self.mlp = SwiGLU(cfg.d_model, hidden_width(cfg))
         self.dropout = nn.Dropout(cfg.dropout)
 
@@ -87,7 +87,7 @@ class CausalLM(nn.Module):
         self.positions = positions
         self.dropout = nn.Dropout(cfg.dropout)
         self.blocks = nn.ModuleList(Block(cfg, attention(layer)) for layer in range(cfg.n_layers))
-        self.norm = nn.RMSNorm(cfg.d_model, eps=cfg.norm_eps)
+        self.norm = RMSNorm(cfg.d_model, eps=cfg.norm_eps)
         initialise(self, cfg.n_layers)
 
     def forward(

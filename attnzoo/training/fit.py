@@ -35,7 +35,6 @@ from attnzoo.training.stream import StepStream
 QUIET_LOGGERS = ("lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities.rank_zero", "lightning.pytorch")
 QUIET_WARNINGS = (
     "GPU available but not used",  # device=cpu was asked for
-    "Mismatch dtype between input and weight",  # RMSNorm under bf16 autocast: float32 gain, bfloat16 input, as meant
     "`isinstance\\(treespec, LeafSpec\\)` is deprecated",  # Lightning's own use of torch
 )
 
