@@ -59,7 +59,7 @@ def _drops(subject: Subject, case: Case) -> None:
         raise Failed(
             "weights dropped: equal values give equal channels", "channels dropped one by one", "out with v = 1"
         )
-    exact, weights = module.reference(*inputs)
+    exact, weights = subject.defined(module, inputs)
     # a weight w becomes w/(1-p) or 0: variance w² p/(1-p); six standard errors of the mean over the draws
     spread = (weights.square() @ module.repeat_kv(inputs.v.double()).square()) * case.dropout / (1 - case.dropout)
     allowed = 6 * (spread / DRAWS).sqrt() + 1e-5

@@ -186,9 +186,13 @@ class Subject:
         return make_inputs(case, self.device, self.d_model(case))
 
     def exact(self, module: Attention, inputs: Inputs) -> Tensor:
-        """The definition in float64."""
+        """The definition's output in float64."""
+        return self.defined(module, inputs)[0]
+
+    def defined(self, module: Attention, inputs: Inputs) -> tuple[Tensor, Tensor]:
+        """The definition's output and weights, the module's own parameters in float64 as well."""
         with torch.no_grad():
-            return copy.deepcopy(module).double().reference(*inputs.double())[0]
+            return copy.deepcopy(module).double().reference(*inputs.double())
 
     def plain(self, module: Attention, inputs: Inputs) -> Tensor | None:
         """The definition computed in the inputs' own precision; None where its code cannot run in it."""
