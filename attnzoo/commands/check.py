@@ -2,6 +2,7 @@
 
 attnzoo check linear sliding_window
 attnzoo check --all --quick
+attnzoo check --model attention=linear model.n_layers=2     (the whole language model, its task and generation)
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ DTYPES = ("float64", "float32", "bfloat16", "float16")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("names", nargs="*", metavar="NAME", help="registered backends")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="registered backends; with --model KEY=VALUE settings")
     parser.add_argument("--all", action="store_true", help="every registered backend")
+    parser.add_argument("--model", action="store_true", help="the model that these settings describe, untrained")
     parser.add_argument("--quick", action="store_true", help="the short form, seconds a backend")
     parser.add_argument(
         "--only", action="append", default=[], metavar="CHECK", help="this check alone; may be repeated"
@@ -27,6 +29,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
+    if arguments.model:
+        return run_model(arguments)
     if bool(arguments.names) == arguments.all:
         raise RequestError("attnzoo check: name the backends, or --all of them")
     import torch
@@ -53,3 +57,28 @@ def run(arguments: Namespace) -> int:
     if arguments.json:
         print_json([report.to_dict() for report in reports])
     return int(any(report.failures or not (report.passed or report.refused) for report in reports))
+
+
+def run_model(arguments: Namespace) -> int:
+    """`attnzoo check --model KEY=VALUE …`: labels, ties, loss, padding, documents, generation, leaks, the entropy canary."""
+    if arguments.all or arguments.only or arguments.dtype:
+        raise RequestError("attnzoo check --model takes settings (KEY=VALUE), --quick, --device and --json")
+    from attnzoo.config import compose
+
+    cfg = compose("train", arguments.names)
+    from attnzoo.checks.model import check_model
+    from attnzoo.measure.environment import resolve_device
+    from attnzoo.model import build_model
+    from attnzoo.tasks import build_task
+
+    device = resolve_device(arguments.device)
+    task = build_task(cfg.task, cfg.data, cfg.seed)
+    model = build_model(cfg, task.vocab_size).to(device)
+    report = check_model(
+        model, task=task, n_tokens=cfg.task.n_tokens, seed=cfg.seed, device=device, quick=arguments.quick
+    )
+    if arguments.json:
+        print_json(report.to_dict())
+    else:
+        print(report)
+    return int(bool(report.failures))

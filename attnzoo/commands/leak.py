@@ -15,6 +15,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="a run folder")
     parser.add_argument("--tokens", type=int, metavar="T", help="length of the test sequences (the run's own)")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--canary", action="store_true", help="also train a fresh model on random tokens: its loss may not beat chance"
+    )
     add_device(parser)
     add_json(parser)
 
@@ -35,6 +38,14 @@ def run(arguments: Namespace) -> int:
         device=device,
         model=model,
     )
+    if arguments.canary:
+        from attnzoo.checks.canary import entropy_canary
+        from attnzoo.model import build_model
+
+        canary = entropy_canary(
+            lambda: build_model(cfg, task.vocab_size), task.vocab_size, seed=arguments.seed, device=device
+        )
+        report.tests.append(canary)
     if arguments.json:
         print_json(report.to_dict())
     else:
