@@ -80,11 +80,10 @@ class Based(Recurrent):
         d, n = self.head_dim, self.options.feature_dim
         self.q_map = nn.Parameter(torch.randn(self.n_heads, d, n) / math.sqrt(d))
         self.k_map = nn.Parameter(torch.randn(self.n_kv_heads, d, n) / math.sqrt(d))
-        self.near, self.mix = None, None
+        self.near = None
         if self.options.window:
-            self.near = Window(
-                self.options.window, n_heads=self.n_heads, n_kv_heads=self.n_kv_heads, head_dim=d, scale=self.scale
-            )
+            sizes = {"n_heads": self.n_heads, "n_kv_heads": self.n_kv_heads, "head_dim": d, "scale": self.scale}
+            self.near = Window(self.options.window, **sizes)
             self.mix = nn.Parameter(torch.zeros(self.n_heads))
 
     @property
@@ -93,15 +92,15 @@ class Based(Recurrent):
         return 1 + n + n * (n + 1) // 2
 
     def terms(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor | None) -> Terms:
-        root = self.options.feature_dim**-0.25
-        q, k = (q @ self.q_map.to(q.dtype)) * root, (k @ self.k_map.to(k.dtype)) * root
-        return Terms(taylor(q), taylor(k), F.pad(v, (0, 1), value=1.0))
+        with torch.autocast(q.device.type, enabled=False):  # squares cancel below: bfloat16 would lose their digits
+            q, k = q @ self.q_map.to(q.dtype), k @ self.k_map.to(k.dtype)
+        return Terms(taylor(q / math.sqrt(self.options.feature_dim)), taylor(k), F.pad(v, (0, 1), value=1.0))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: ScoreBias | None, x: Tensor | None) -> Tensor:
         far = super().attend(q, k, v, mask, bias, x)
         return far if self.near is None else self._mixed(far, self.near.attend(q, k, v, mask, bias, x))
 
-    def attend_cached(self, q, k, v, cache: BasedCache, mask: Mask, bias, x) -> Tensor:
+    def attend_cached(self, q, k, v, cache, mask: Mask, bias, x) -> Tensor:
         far = super().attend_cached(q, k, v, cache.far, mask, bias, x)
         return (
             far if self.near is None else self._mixed(far, self.near.attend_cached(q, k, v, cache.near, mask, bias, x))
@@ -114,7 +113,7 @@ class Based(Recurrent):
         """g, (H, 1, 1)."""
         return self.mix.to(dtype).sigmoid()[:, None, None]
 
-    def new_cache(self, batch_size, max_tokens, device=None, dtype=None, value_dim=None) -> BasedCache:
+    def new_cache(self, batch_size, max_tokens, device=None, dtype=None, value_dim=None):
         sizes = (batch_size, max_tokens, device, dtype, value_dim)
         return BasedCache(super().new_cache(*sizes), None if self.near is None else self.near.new_cache(*sizes))
 

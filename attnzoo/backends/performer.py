@@ -73,9 +73,10 @@ class Performer(Recurrent):
         return self.directions.shape[0]
 
     def log_features(self, t: Tensor) -> Tensor:
-        return log_positive_features(t * math.sqrt(self.scale), self.directions)
+        with torch.autocast(t.device.type, enabled=False):  # exponents: bfloat16 would lose their fractions
+            return log_positive_features(t * math.sqrt(self.scale), self.directions)
 
-    def masked_terms(self, q, k, v, x, hidden: Tensor | None, starts: Tensor | None, cache: StateCache | None) -> Terms:
+    def masked_terms(self, q, k, v, x, hidden: Tensor | None, starts: Tensor | None, cache) -> Terms:
         queries, keys = self.log_features(q), self.log_features(k)
         queries = (
             queries - queries.amax(-1, keepdim=True).detach()
@@ -93,7 +94,7 @@ class Performer(Recurrent):
             decay = decay.masked_fill(starts[:, None, :, None], 0.0)
         return Terms(queries, keys, F.pad(v, (0, 1), value=1.0), decay)
 
-    def new_cache(self, batch_size, max_tokens, device=None, dtype=None, value_dim=None) -> PeakCache:
+    def new_cache(self, batch_size, max_tokens, device=None, dtype=None, value_dim=None):
         return PeakCache(super().new_cache(batch_size, max_tokens, device, dtype, value_dim).state, max_tokens)
 
     def cache_bytes(self, batch_size: int, max_tokens: int, dtype: torch.dtype) -> int:

@@ -98,11 +98,11 @@ class Recurrent(Attention):
         self.ran(f"{self.name}/chunked")
         return self._scan(q, k, v, mask, x, None)
 
-    def attend_cached(self, q, k, v, cache: StateCache, mask: Mask, bias, x) -> Tensor:
+    def attend_cached(self, q, k, v, cache, mask: Mask, bias, x) -> Tensor:
         self.ran(f"{self.name}/{'recurrent' if k.shape[2] == 1 else 'chunked'}")
         return self._scan(q, k, v, mask, x, cache)
 
-    def new_cache(self, batch_size, max_tokens, device=None, dtype=None, value_dim=None) -> StateCache:
+    def new_cache(self, batch_size, max_tokens, device=None, dtype=None, value_dim=None):
         shape = (batch_size, self.n_kv_heads, self.state_width, (value_dim or self.head_dim) + self.ones)
         return StateCache(torch.zeros(shape, device=device, dtype=wide(dtype or torch.get_default_dtype())), max_tokens)
 
@@ -121,7 +121,8 @@ class Recurrent(Attention):
             hidden = ~mask.key_padding[:, None, seen:, None]
         if mask.documents is not None:
             starts = document_starts(mask.documents)[:, seen:]
-        t = self.masked_terms(*(t.to(wide(q.dtype)) for t in (q, k, v)), x, hidden, starts, cache)
+        w = wide(q.dtype)
+        t = self.masked_terms(q.to(w), k.to(w), v.to(w), x, hidden, starts, cache)
         sums, state = scan(
             t.q, t.k, t.v, chunk=self.options.chunk, decay=t.decay, beta=t.beta, starts=starts,
             state=None if cache is None else cache.state,
@@ -131,7 +132,7 @@ class Recurrent(Attention):
             cache.state, cache.length = state, seen + k.shape[2]
         return self.finish(sums, counts).to(q.dtype)
 
-    def masked_terms(self, q, k, v, x, hidden: Tensor | None, starts: Tensor | None, cache: StateCache | None) -> Terms:
+    def masked_terms(self, q, k, v, x, hidden: Tensor | None, starts: Tensor | None, cache) -> Terms:
         """`terms` with hidden keys (B, 1, Tk, 1) that do nothing; for a rule that keeps more than a state in its cache."""
         t = self.terms(q, k, v, x)
         if hidden is None:
