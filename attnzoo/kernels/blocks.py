@@ -57,6 +57,7 @@ def attend_blocks(
     block_size: int,
     scale: float,
     window: int | None = None,
+    sinks: int = 0,
     dropout: float = 0.0,
     key_positions: Tensor | None = None,
 ) -> tuple[Tensor, str]:
@@ -67,7 +68,8 @@ def attend_blocks(
         blocks: (ceil(Tk / c), m) indices of key blocks, -1 for none; or m, for the query's own block and the m - 1
             before it, which are then read where they lie.
         block_size: c.
-        window: of the keys read, only the last W up to the query's own are seen.
+        window: of the keys read, only the last W up to the query's own are seen,
+        sinks: and those of the first tokens.
         key_positions: (Tk,) position of each key in the sequence, ascending; 0 … Tk - 1 when None.
 
     Returns:
@@ -75,18 +77,22 @@ def attend_blocks(
     """
     batch, heads, n_queries, _ = q.shape
     cut = Cut(n_queries, k.shape[2], block_size)
-    if mask.static and bias is None and key_positions is None and not torch.compiler.is_compiling():
+    scores = None
+    if isinstance(blocks, int) and blocks == 1 and window is None and not mask.fields and bias is None:
+        pass  # each block is a causal sequence of its own
+    elif mask.static and bias is None and key_positions is None and not torch.compiler.is_compiling():
         fields = (mask.causal, mask.window, mask.sinks, mask.prefix)
-        scores = static_scores(fields, window, blocks, cut, q.device, q.dtype)
+        scores = static_scores(fields, window, sinks, blocks, cut, q.device, q.dtype)
     else:
         i, j = _positions(blocks, cut, key_positions, q.device)
-        scores = _score_mask(i, j, mask, window, bias, q.dtype)
+        scores = _score_mask(i, j, mask, window, sinks, bias, q.dtype)
 
     q_blocks = _pad(q, cut.lead, cut.tail).unflatten(2, (cut.n_blocks, cut.c))  # (B, H, N, c, D)
     k_blocks, v_blocks = _read(k, blocks, cut), _read(v, blocks, cut)  # (B, G, N, m·c, D)
-    if scores.shape[0] == scores.shape[2] == 1:  # one mask for all: the batch becomes heads, and the mask broadcasts
+    if scores is None or scores.shape[0] == scores.shape[2] == 1:  # one mask for all: the batch becomes heads
         q, k, v = (t.flatten(0, 1).transpose(0, 1) for t in (q_blocks, k_blocks, v_blocks))  # (N, B·H, c, D)
-        out, kernel = sdpa.call(q, k, v, scores[0], False, scale=scale, dropout=dropout)
+        one = None if scores is None else scores[0]
+        out, kernel = sdpa.call(q, k, v, one, scores is None, scale=scale, dropout=dropout)
         out = out.transpose(0, 1).unflatten(0, (batch, heads))
     else:
         q, k, v = (t.transpose(1, 2).flatten(0, 1) for t in (q_blocks, k_blocks, v_blocks))  # (B·N, H, c, D)
@@ -99,7 +105,13 @@ def attend_blocks(
 
 @lru_cache(maxsize=8)
 def static_scores(
-    fields: tuple, window: int | None, blocks: Tensor | int, cut: Cut, device: torch.device, dtype: torch.dtype
+    fields: tuple,
+    window: int | None,
+    sinks: int,
+    blocks: Tensor | int,
+    cut: Cut,
+    device: torch.device,
+    dtype: torch.dtype,
 ) -> Tensor:
     """The additive mask (1, N, 1, c, m·c) of a mask that depends on positions alone, built once for all layers and
     steps.
@@ -108,7 +120,7 @@ def static_scores(
     """
     with torch.inference_mode(False):  # made during an evaluation, it must still serve training
         i, j = _positions(blocks, cut, None, device)
-        visible = _score_mask(i, j, Mask(*fields), window, None, dtype)
+        visible = _score_mask(i, j, Mask(*fields), window, sinks, None, dtype)
         return torch.zeros(visible.shape, dtype=dtype, device=device).masked_fill_(~visible, float("-inf"))
 
 
@@ -133,6 +145,8 @@ class Overlapping(torch.autograd.Function):
 def _read(t: Tensor, blocks: Tensor | int, cut: Cut) -> Tensor:
     """(B, G, Tk, D) -> (B, G, N, m·c, D): the key blocks each query block reads, zeros outside the sequence."""
     if isinstance(blocks, int):  # a negative pad drops the keys before the first block that is read
+        if blocks == 1:
+            return _pad(t, -cut.first * cut.c, cut.tail).unflatten(2, (-1, cut.c))
         return Overlapping.apply(_pad(t, (blocks - 1 - cut.first) * cut.c, cut.tail), blocks, cut.c)
     wanted = blocks[cut.first :].clamp(min=0)
     picked = _pad(t, 0, cut.tail).unflatten(2, (-1, cut.c)).index_select(2, wanted.flatten())
@@ -159,12 +173,12 @@ def _positions(
 
 
 def _score_mask(
-    i: Tensor, j: Tensor, mask: Mask, window: int | None, bias: ScoreBias | None, dtype: torch.dtype
+    i: Tensor, j: Tensor, mask: Mask, window: int | None, sinks: int, bias: ScoreBias | None, dtype: torch.dtype
 ) -> Tensor:
     """Who sees whom of i (N, c, 1) and j (N, 1, m·c): (B or 1, N, H or 1, c, m·c), bool, or additive with a bias."""
     visible = mask.at(i, j) & (i >= 0) & (j >= 0)
     if window is not None:
-        visible = visible & (i - window < j) & (j <= i)
+        visible = visible & ((i - window < j) | (j < sinks)) & (j <= i)
     if visible.dim() == 3:
         visible = visible[None]
     visible = visible[:, :, None]

@@ -1,0 +1,52 @@
+"""Softmax over scores that are bounded softly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attnzoo.contract import Attention, Capabilities, ScoreBias, masked_softmax
+from attnzoo.errors import RequestError
+from attnzoo.kernels.tiles import TileOptions, attend_tiles
+from attnzoo.masks import Mask
+from attnzoo.registry import register
+
+
+@dataclass(frozen=True)
+class SoftcapOptions(TileOptions):
+    """cap: s, which no score exceeds in size; tile: see `TileOptions`."""
+
+    cap: float = 50.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.cap > 0:
+            raise RequestError(f"cap={self.cap}: must be positive; a huge one caps nothing")
+
+
+@register("softcap")
+class Softcap(Attention):
+    """Softmax of s·tanh(S / s), S = Q K^T · scale, with s = 50: scores stay within ±s, and small ones as they are.
+
+    A score bias is added after the cap, so that positions keep their full range.
+    Cost: time O(T²), memory O(T·tile), no T² matrix. State: 2·T·G·D.
+    """
+
+    Options = SoftcapOptions
+    source = "arXiv:2408.00118"
+    capabilities = Capabilities(memory=1.0)
+    options: SoftcapOptions
+
+    def weights(self, q: Tensor, k: Tensor, visible: Tensor, bias: Tensor | None, x: Tensor | None) -> Tensor:
+        scores = self.options.cap * torch.tanh(q @ k.mT * self.scale / self.options.cap)
+        return masked_softmax(scores if bias is None else scores + bias, visible)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: ScoreBias | None, x: Tensor | None) -> Tensor:
+        cap = self.options.cap
+        self.ran("softcap/tiles")
+        return attend_tiles(
+            q, k, v, mask, bias, scale=self.scale, tile=self.options.tile, dropout=self.dropout_now,
+            change=lambda scores, start: cap * torch.tanh(scores / cap),
+        )  # fmt: skip
