@@ -107,7 +107,9 @@ class Based(Recurrent):
         )
 
     def _mixed(self, far: Tensor, near: Tensor) -> Tensor:
-        return torch.lerp(far, near, self._share(far.dtype))
+        return far + self._share(far.dtype) * (
+            near.to(far.dtype) - far
+        )  # under autocast the two come in different dtypes
 
     def _share(self, dtype: torch.dtype) -> Tensor:
         """g, (H, 1, 1)."""
@@ -127,9 +129,9 @@ class Based(Recurrent):
         return super().flops(n_queries, n_keys) + maps + near
 
     def weights(self, q: Tensor, k: Tensor, visible: Tensor, bias: Tensor | None, x: Tensor | None) -> Tensor:
-        y = (q @ self.q_map.to(q.dtype)) @ (k @ self.repeat_kv(self.k_map[None]).to(k.dtype)).mT
-        y = y / math.sqrt(self.options.feature_dim)
-        far = (1 + y + y.square() / 2).masked_fill(~visible, 0.0)
+        small_q, small_k = q @ self.q_map.to(q.dtype), k @ self.repeat_kv(self.k_map[None])[0].to(k.dtype)
+        far = taylor(small_q / math.sqrt(self.options.feature_dim)) @ taylor(small_k).mT
+        far = far.masked_fill(~visible, 0.0)
         total = far.sum(-1, keepdim=True)
         far = far / total.masked_fill(total == 0, 1.0)
         if self.near is None:

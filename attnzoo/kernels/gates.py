@@ -34,7 +34,8 @@ class Gate(nn.Module):
             if layer is not None:
                 x = F.linear(x, layer.weight.to(x.dtype))
         x = x.to(wide(x.dtype))
-        return (x + self.bias.to(x.dtype)).unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
+        # contiguous: traced gradients of softplus on a transposed tensor come in other strides than real ones (torch 2.13)
+        return (x + self.bias.to(x.dtype)).unflatten(-1, (self.n_heads, -1)).transpose(1, 2).contiguous()
 
 
 class DecayGate(Gate):

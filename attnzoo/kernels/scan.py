@@ -82,9 +82,9 @@ def _chunks(q, k, v, decay, beta, run, state) -> tuple[Tensor, Tensor]:
         carried, state = _carry(state, key_ends @ v, whole)
     else:
         pairs, among = pairs[:, :, :-1], pairs[:, :, -1]
-        written = torch.cat([v, _times(k, enter)], -1) * beta[..., None]
         # the UT transform: each token's write, less what it finds already written by earlier tokens of the chunk
-        written = torch.linalg.solve_triangular(among * beta[..., None], written, upper=False, unitriangular=True)
+        alone = torch.cat([v, _times(k, enter)], -1) * beta[..., None]
+        written = torch.linalg.solve_triangular(among * beta[..., None], alone, upper=False, unitriangular=True)
         values, keys = written.split([v.shape[-1], k.shape[-1]], -1)
         carried, v, state = _carry_delta(state, key_ends, values, keys, whole)
     return pairs @ v[:, :, None] + reads @ carried[:, :, None], state
