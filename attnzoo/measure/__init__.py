@@ -13,7 +13,7 @@ _HOME = {
     "resolve_precision": "environment",
     "Timing": "latency",
     "take_turns": "latency",
-    "interval_of_median": "latency",
+    "interval_of_median": "interval",
     "peak_memory": "memory",
     "train_step_memory": "memory",
     "model_costs": "cost",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -58,7 +58,15 @@ class Work:
     extra: dict[str, Any] = field(default_factory=dict)
 
 
-Works = dict[str, dict[str, Work]]  # op -> name -> work
+class Key(NamedTuple):
+    """One contestant: a backend at one length."""
+
+    name: str
+    n_tokens: int
+
+    def at(self, name: str) -> Key:
+        """Another backend at the same length."""
+        return Key(name, self.n_tokens)
 
 
 def bench(
@@ -86,7 +94,7 @@ def bench(
 
     Args:
         level: operator (forward, forward+backward), or model (train_step, prefill, decode per token).
-        rounds, seconds: at most so many rounds, and so long, for one work at one length.
+        rounds, seconds: at most so many rounds of one work, and so long for each length.
         baseline: ratios refer to it where it is among the names.
         options: name -> the backend's own options.
         dense_masks: at operator level, also time SDPA given the pattern of each sparse backend as a dense mask.
@@ -107,16 +115,15 @@ def bench(
     rates = machine_rates(device, dtype)
     verdicts = {name: (verify or quick_check)(name, device, dtype, setting.options.get(name, {})) for name in names}
     rows: list[dict[str, Any]] = []
-    for n_tokens in lengths:
-        for op, works, refused in _works(level, names, verdicts, setting, n_tokens, dense_masks):
-            timings = take_turns(
-                {name: work.contestant for name, work in works.items()},
-                baseline=baseline, rounds=rounds, seconds=seconds, seed=seed, device=device,
-            )  # fmt: skip
-            place = {"level": level, "op": op, "T": n_tokens}
-            timings |= {name: Timing(status=status, reasons=reasons) for name, (status, reasons) in refused.items()}
-            for name in dict.fromkeys([*names, *works]):
-                rows.append(_row(name, place, setting, works.get(name), timings[name], rates))
+    for op, works, refused in _works(level, names, verdicts, setting, lengths, dense_masks):
+        timings = take_turns(
+            {key: work.contestant for key, work in works.items()},
+            baseline={key: key.at(baseline) for key in works},
+            rounds=rounds, seconds=seconds * len(lengths), seed=seed, device=device,
+        )  # fmt: skip
+        timings |= {key: Timing(status=status, reasons=reasons) for key, (status, reasons) in refused.items()}
+        for key in sorted(timings, key=lambda key: key.n_tokens):  # a stable sort: the names keep their order
+            rows.append(_row(key, {"level": level, "op": op}, setting, works.get(key), timings[key], rates))
     return {"rows": rows, "growth": growth(rows, _declared(names)), "machine": _machine(device, dtype, rates)}
 
 
@@ -132,32 +139,37 @@ def quick_check(name: str, device: str, dtype: torch.dtype, options: dict) -> tu
     return "ok", []
 
 
-def _works(level, names, verdicts, setting: Setting, n_tokens: int, dense_masks: bool):
-    """(op, name -> work, name -> (status, reasons) of those that cannot) for each op of the level."""
+def _works(level: str, names, verdicts, setting: Setting, lengths: Sequence[int], dense_masks: bool):
+    """(op, key -> work, key -> (status, reasons) of those that cannot) for each op of the level; all lengths together, so
+    that the growth between them is measured in the same rounds too."""
     from attnzoo.measure import bench_model, bench_operator
 
     source = bench_operator if level == "operator" else bench_model
     for op in source.OPS:
-        works: dict[str, Work] = {}
-        refused: dict[str, tuple[str, list[str]]] = {}
-        for name in names:
-            status, reasons = verdicts[name]
-            if status == "ok":
-                try:
-                    works[name] = source.make(name, op, setting, n_tokens)
-                    continue
-                except Exception as error:  # the row keeps the reason
-                    status, reasons = outcome(error)
-            refused[name] = (status, reasons)
-        if level == "operator" and dense_masks:
-            works |= bench_operator.dense_masks(list(works), op, setting, n_tokens)
+        works: dict[Key, Work] = {}
+        refused: dict[Key, tuple[str, list[str]]] = {}
+        for n_tokens in lengths:
+            for name in names:
+                key, (status, reasons) = Key(name, n_tokens), verdicts[name]
+                if status == "ok":
+                    try:
+                        works[key] = source.make(name, op, setting, n_tokens)
+                        continue
+                    except Exception as error:  # the row keeps the reason
+                        status, reasons = outcome(error)
+                refused[key] = (status, reasons)
+            if level == "operator" and dense_masks:
+                able = [name for name in names if Key(name, n_tokens) in works]
+                extra = bench_operator.dense_masks(able, op, setting, n_tokens)
+                works |= {Key(name, n_tokens): work for name, work in extra.items()}
         yield op, works, refused
 
 
-def _row(name: str, place: dict, setting: Setting, work: Work | None, timing: Timing, rates: dict) -> dict[str, Any]:
+def _row(key: Key, place: dict, setting: Setting, work: Work | None, timing: Timing, rates: dict) -> dict[str, Any]:
     row = {
-        "backend": name,
+        "backend": key.name,
         **place,
+        "T": key.n_tokens,
         "B": setting.batch_size,
         "H": setting.n_heads,
         "G": None if work is None else work.n_kv_heads,
@@ -173,7 +185,10 @@ def _row(name: str, place: dict, setting: Setting, work: Work | None, timing: Ti
     }
     if work is None or timing.status != "ok":
         return row
-    row |= {"timing": timing.to_dict(), "flops": work.flops, "bytes": work.bytes or None, "kernel": work.kernel()}
+    shown = timing.to_dict() | {"samples": timing.samples}
+    if shown["ratio"]:
+        shown["ratio"]["to"] = timing.to.name
+    row |= {"timing": shown, "flops": work.flops, "bytes": work.bytes or None, "kernel": work.kernel()}
     row |= reach(work.flops, work.bytes, timing.interval.median if timing.interval else None, rates) | work.extra
     if work.weigh is not None:
         row["peak_memory_bytes"] = peak_memory(work.weigh, setting.device)[0]

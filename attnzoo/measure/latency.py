@@ -5,17 +5,20 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
-from statistics import median
+from typing import Any, TypeVar
 
 import torch
 
-from attnzoo.errors import RequestError
+from attnzoo.measure.interval import Interval, interval_of_median
 from attnzoo.measure.outcome import outcome
 
 FEWEST_ROUNDS = 6  # the fewest for which order statistics reach 95 %: 1 - 2/2^6 = 96.9 %
 SHORTEST_SAMPLE = 0.002  # seconds; a shorter contestant is called several times in a row
+
+
+Name = TypeVar("Name", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -33,20 +36,6 @@ class Contestant:
     units: int = 1
 
 
-@dataclass(frozen=True)
-class Interval:
-    """A median with the distribution-free interval around it."""
-
-    median: float
-    low: float
-    high: float
-
-    @property
-    def width(self) -> float:
-        """Of the interval, relative to the median."""
-        return (self.high - self.low) / self.median if self.median > 0 else math.inf
-
-
 @dataclass
 class Timing:
     """What was measured of one contestant.
@@ -60,7 +49,7 @@ class Timing:
 
     samples: list[float] = field(default_factory=list)
     first_ms: float | None = None
-    to: str | None = None
+    to: Any = None
     ratios: list[float] = field(default_factory=list)
     status: str = "ok"
     reasons: list[str] = field(default_factory=list)
@@ -84,37 +73,17 @@ class Timing:
         return shown if self.status == "ok" else {**shown, "status": self.status, "reasons": self.reasons}
 
 
-def interval_of_median(samples: Sequence[float], level: float = 0.95) -> Interval:
-    """The median and its interval by order statistics: no assumption about the distribution, outliers kept.
-
-    It runs from the k-th smallest to the k-th largest sample, with the largest k for which the binomial probability
-    that the median lies outside is at most 1 - level. With fewer than 6 samples no k reaches 95 %: it is the whole
-    range.
-
-    >>> interval_of_median([3, 1, 2, 9, 5, 4, 6])
-    Interval(median=4, low=1, high=9)
-    """
-    if not samples:
-        raise RequestError("a median needs at least one sample")
-    ordered, n = sorted(samples), len(samples)
-    k, below = 0, 0.5**n  # below: P(at most k samples lie under the median)
-    while k + 1 < n / 2 and 2 * (below + math.comb(n, k + 1) * 0.5**n) <= 1 - level:
-        k += 1
-        below += math.comb(n, k) * 0.5**n
-    return Interval(median(ordered), ordered[k], ordered[n - 1 - k])
-
-
 def take_turns(
-    contestants: Mapping[str, Callable[[], object] | Contestant],
+    contestants: Mapping[Name, Callable[[], object] | Contestant],
     *,
-    baseline: str | None = None,
+    baseline: Name | Mapping[Name, Name] | None = None,
     rounds: int = 15,
     seconds: float = 30.0,
     warmup: int = 2,
     narrow: float = 0.05,
     seed: int = 0,
     device: str = "cpu",
-) -> dict[str, Timing]:
+) -> dict[Name, Timing]:
     """Time all contestants together.
 
     Each round calls every contestant once, in an order shuffled anew. Rounds end when the interval of each ratio to the
@@ -123,7 +92,7 @@ def take_turns(
     every sample.
 
     Args:
-        baseline: name of the contestant that ratios refer to; when it fails there are no ratios.
+        baseline: name of the contestant that ratios refer to, or name -> that name; when it fails there are no ratios.
         warmup: untimed calls of each, at least one.
 
     Returns:
@@ -180,17 +149,18 @@ def _turn(contestant: Contestant, timing: Timing, calls: int, device: str) -> No
         timing.status, timing.reasons = outcome(error)
 
 
-def _pair(timings: Mapping[str, Timing], baseline: str | None) -> None:
+def _pair(timings: Mapping[Name, Timing], baseline: Name | Mapping[Name, Name] | None) -> None:
     """Ratios to the baseline within each round."""
-    base = timings.get(baseline) if baseline is not None else None
-    for timing in timings.values():
+    for name, timing in timings.items():
+        to = baseline.get(name) if isinstance(baseline, Mapping) else baseline
+        base = timings.get(to) if to is not None else None
         timing.to, timing.ratios = None, []
         if base is not None and base.status == "ok" and timing is not base:
-            timing.to = baseline
+            timing.to = to
             timing.ratios = [mine / theirs for mine, theirs in zip(timing.samples, base.samples, strict=False)]
 
 
-def _widest(timings: Mapping[str, Timing]) -> float:
+def _widest(timings: Mapping[Name, Timing]) -> float:
     """The widest relative interval of a ratio, or of a median where there are no ratios at all."""
     ratios = [t.ratio for t in timings.values()]
     intervals = ratios if any(ratios) else [t.interval for t in timings.values()]

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attnzoo.errors import RequestError
+from attnzoo.measure.interval import interval_of_median
 
 Row = Mapping[str, Any]
 
@@ -25,7 +26,7 @@ def growth(rows: Sequence[Row], declared: Mapping[tuple[str, str, str], float]) 
 
     Returns:
         {backend, level, op, quantity, exponent, low, high, declared, lengths, verdict} where at least two lengths ran.
-        The interval is what the slope becomes when every median lies at the end of its interval that moves it most.
+        Of time it is the median over the rounds, each of which timed all lengths, with its distribution-free interval.
     """
     groups: dict[tuple, list[Row]] = {}
     for row in rows:
@@ -34,37 +35,34 @@ def growth(rows: Sequence[Row], declared: Mapping[tuple[str, str, str], float]) 
     found = []
     for group in groups.values():
         group = sorted(group, key=lambda row: row["T"])[-FITTED:]
-        for quantity, read in (("time", _time), ("memory", _memory)):
-            points = [(row["T"], *ends) for row in group if (ends := read(row)) is not None]
-            if len({point[0] for point in points}) < 2:
+        if len({row["T"] for row in group}) < 2:
+            continue
+        for quantity, read in (("time", _samples), ("memory", _memory)):
+            if not all(read(row) for row in group):
                 continue
-            exponent, low, high = slope(points)
+            lengths = [row["T"] for row in group]
+            each = [slope(lengths, values) for values in zip(*(read(row) for row in group), strict=False)]
+            fit = interval_of_median(each)
             head = {key: group[0][key] for key in ("backend", "level", "op")}
             claim = declared.get((head["backend"], head["op"], quantity))
-            lengths = [point[0] for point in points]
             verdict = None
             if claim is not None and max(lengths) >= TELLING:
-                verdict = "as declared" if low <= claim + SLACK else "grows faster than declared"
-            found.append(
-                {**head, "quantity": quantity, "exponent": exponent, "low": low, "high": high, "declared": claim,
-                 "lengths": lengths, "verdict": verdict}
-            )  # fmt: skip
+                verdict = "as declared" if fit.low <= claim + SLACK else "grows faster than declared"
+            numbers = {"exponent": fit.median, "low": fit.low, "high": fit.high, "declared": claim}
+            found.append({**head, "quantity": quantity, **numbers, "lengths": lengths, "verdict": verdict})
     return found
 
 
-def slope(points: Sequence[tuple[float, float, float, float]]) -> tuple[float, float, float]:
-    """Exponent of y in x, with its lowest and highest value, from (x, y, y's low end, y's high end).
+def slope(x: Sequence[float], y: Sequence[float]) -> float:
+    """Exponent of y in x by least squares on logarithms.
 
-    >>> [round(s, 3) for s in slope([(1, 1, 1, 1), (2, 4, 4, 8)])]
-    [2.0, 2.0, 3.0]
+    >>> round(slope([1, 2, 4], [3, 12, 48]), 6)
+    2.0
     """
-    x = [math.log(point[0]) for point in points]
-    mean = sum(x) / len(x)
-    weights = [(value - mean) / sum((other - mean) ** 2 for other in x) for value in x]
-    middle = sum(w * math.log(p[1]) for w, p in zip(weights, points, strict=True))
-    low = sum(w * math.log(p[2] if w > 0 else p[3]) for w, p in zip(weights, points, strict=True))
-    high = sum(w * math.log(p[3] if w > 0 else p[2]) for w, p in zip(weights, points, strict=True))
-    return middle, low, high
+    log_x, log_y = [math.log(value) for value in x], [math.log(value) for value in y]
+    mean = sum(log_x) / len(log_x)
+    spread = sum((value - mean) ** 2 for value in log_x)
+    return sum((value - mean) * other for value, other in zip(log_x, log_y, strict=True)) / spread
 
 
 def regressions(new: Mapping[str, Any], old: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -111,11 +109,9 @@ def _larger(row: Row, past: Row) -> dict[str, Any] | None:
     return {"what": "memory", "by": "bytes", "before": then, "after": now}
 
 
-def _time(row: Row) -> tuple[float, float, float] | None:
-    timing = row.get("timing") or {}
-    return (timing["median"], timing["low"], timing["high"]) if timing.get("median") else None
+def _samples(row: Row) -> list[float]:
+    return (row.get("timing") or {}).get("samples") or []
 
 
-def _memory(row: Row) -> tuple[float, float, float] | None:
-    peak = row.get("peak_memory_bytes")
-    return (peak, peak, peak) if peak else None
+def _memory(row: Row) -> list[float]:
+    return [row["peak_memory_bytes"]] if row.get("peak_memory_bytes") else []

@@ -35,6 +35,16 @@ def test_interval_is_ordered_and_within_the_samples(samples):
         assert (interval.low, interval.high) == (min(samples), max(samples))
 
 
+def test_each_contestant_may_have_a_baseline_of_its_own(monkeypatch):
+    clock = Clock(monkeypatch)
+    works = {(n, k): clock.work((n, k), n * k) for n in (1.0, 2.0) for k in (1.0, 3.0)}
+    found = take_turns(works, baseline={(n, k): (n, 1.0) for n, k in works}, rounds=6, narrow=0.0, warmup=1)
+    assert found[2.0, 1.0].ratio is None
+    # the clock drifts by 10 % every three calls, so that two calls of one round differ by at most 20 %
+    assert found[1.0, 3.0].ratio.median == pytest.approx(3.0, rel=0.2)
+    assert found[2.0, 3.0].ratio.median == pytest.approx(3.0, rel=0.2)
+
+
 def test_no_samples_is_an_error():
     with pytest.raises(RequestError):
         interval_of_median([])

@@ -6,6 +6,20 @@ from attnzoo.measure.trend import growth, regressions, slope
 
 def row(backend="linear", n_tokens=1024, ms=1.0, ratio=None, peak=None, status="ok", spread=0.01):
     timing = {"median": ms, "low": ms * (1 - spread), "high": ms * (1 + spread), "rounds": 9, "ratio": None}
+    drift = [
+        0.5,
+        1.0,
+        4.0,
+        1.0,
+        1.0,
+        2.0,
+        1.0,
+        3.0,
+        1.0,
+    ]  # of the machine from round to round, the same for all lengths
+    timing["samples"] = [
+        ms * pace * (1 + spread * ((n_tokens // 1024 * 7 + k) % 5 - 2) / 2) for k, pace in enumerate(drift)
+    ]
     if ratio is not None:
         timing["ratio"] = {"to": "sdpa", "median": ratio, "low": ratio * 0.99, "high": ratio * 1.01}
     return {
@@ -18,8 +32,9 @@ def test_a_planted_exponent_is_found_and_judged():
     rows = [row(n_tokens=n, ms=1e-3 * n**1.5, peak=n) for n in (16, 1024, 2048, 4096)]
     rows += [row("refused", n, status="refused") for n in (1024, 2048)]
     time, memory = growth(rows, {("linear", "forward", "time"): 1.0, ("linear", "forward", "memory"): 1.0})
-    assert time["exponent"] == pytest.approx(1.5)
-    assert time["low"] < 1.5 < time["high"]
+    assert time["exponent"] == pytest.approx(1.5, abs=0.02)  # two ends, each 1 % off, over a factor of 4
+    assert time["low"] <= 1.5 <= time["high"]
+    assert time["high"] - time["low"] < 0.1  # the drift has cancelled
     assert time["lengths"] == [1024, 2048, 4096]  # the longest three
     assert time["verdict"] == "grows faster than declared"
     assert memory["exponent"] == pytest.approx(1.0)
@@ -35,7 +50,7 @@ def test_short_lengths_and_wide_intervals_accuse_nobody():
 
 
 def test_slope_of_two_points_is_the_log_ratio():
-    assert slope([(1, 1, 1, 1), (2, 8, 8, 8)]) == pytest.approx((3.0, 3.0, 3.0))
+    assert slope([1, 2], [1, 8]) == pytest.approx(3.0)
 
 
 def test_what_became_slower_larger_or_broke():
