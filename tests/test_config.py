@@ -117,7 +117,7 @@ def test_composing_inside_another_hydra_program_leaves_it_alone(tmp_path: Path) 
 
 
 WRONG = [
-    (["attention=spda"], "unknown backend 'spda'; did you mean 'sdpa'? valid: block_sparse, "),
+    (["attention=spda"], "unknown backend 'spda'; did you mean 'sdpa'? valid: "),
     (["model=smal"], "unknown model 'smal'; did you mean 'small'? valid: base, demo, small, tiny"),
     (["experiment=dmo"], "unknown experiment 'dmo'; did you mean 'demo'?"),
     (["model=null"], "unknown model 'null'"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from attnzoo.contract import Capabilities, Options
+from attnzoo.contract import Options
 from attnzoo.errors import RequestError
 from attnzoo.kernels.window import WindowAttention
 from attnzoo.registry import register
@@ -31,7 +31,6 @@ class SlidingWindow(WindowAttention):
 
     Options = WindowOptions
     source = "arXiv:2004.05150, arXiv:2310.06825"
-    capabilities = Capabilities(time=1.0, memory=1.0, state=0.0)
     options: WindowOptions
 
     @property

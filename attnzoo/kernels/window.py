@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attnzoo.contract import Attention, ScoreBias, softmax_flops
+from attnzoo.contract import Attention, Capabilities, ScoreBias, softmax_flops
 from attnzoo.kernels.blocks import attend_blocks
 from attnzoo.kernels.ring import RingCache, attend_ring
 from attnzoo.masks import Mask
@@ -19,6 +19,8 @@ class WindowAttention(Attention):
 
     A subclass gives ``window`` and, if some first tokens stay visible for good, ``sinks``.
     """
+
+    capabilities = Capabilities(time=1.0, memory=1.0, state=0.0)
 
     @property
     def window(self) -> int:
