@@ -47,10 +47,11 @@ def orthogonal_directions(n_features: int, n: int, seed: int) -> Tensor:
     The same for one seed on every machine and at every call.
     """
     generator, blocks = torch.Generator().manual_seed(seed), []
+    draw = lambda: torch.randn(n, n, generator=generator, dtype=torch.float64)  # noqa: E731
     for _ in range(-(-n_features // n)):
-        gaussian = torch.randn(n, n, generator=generator, dtype=torch.float64)
-        turn, upper = torch.linalg.qr(gaussian)
-        blocks.append(turn.T * upper.diagonal().sign()[:, None] * gaussian.norm(dim=1, keepdim=True))
+        turn, upper = torch.linalg.qr(draw())
+        # signs make the turn uniform; lengths come from a draw of their own, as independent of it as a Gaussian's are
+        blocks.append((turn * upper.diagonal().sign()).T * draw().norm(dim=1, keepdim=True))
     return torch.cat(blocks)[:n_features].float()
 
 

@@ -11,7 +11,7 @@ test_conformance = conformance("performer", quick=True)
 
 
 def test_many_features_approach_softmax():
-    q, k, v = (0.7 * torch.randn(1, 2, 24, 8) for _ in range(3))
+    q, k, v = (0.3 * torch.randn(1, 2, 24, 8) for _ in range(3))  # short: the variance grows as exp|q + k|²
     right = attnzoo.build("exact", n_heads=2, head_dim=8)(q, k, v)
     errors = []
     for m in (64, 4096):

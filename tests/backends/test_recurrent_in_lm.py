@@ -68,10 +68,10 @@ def test_left_padding_and_packing_change_nothing(name):
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_it_learns_to_copy(name):
-    """Sequences that repeat a run of 8 tokens: after the first run, the next token is known from the past alone."""
+    """Sequences that repeat a run of 4 tokens: after the first run, the next token is known from the past alone."""
     model, draw = make(name, n_kv_heads=None).train(), torch.Generator().manual_seed(0)
     optimiser, losses = torch.optim.AdamW(model.parameters(), lr=5e-3), []
-    for _ in range(60):
+    for _ in range(100):
         run = torch.randint(16, (16, 4), generator=draw)
         tokens = run.repeat(1, 6)
         loss = model.loss(model(tokens[:, :-1])[:, 4:].contiguous(), tokens[:, 5:].contiguous())
@@ -82,6 +82,5 @@ def test_it_learns_to_copy(name):
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()
         losses.append(loss.item())
-    # unigrams of one sequence alone give ln 4 = 1.39; chance is ln 16 = 2.77
     print(name, [round(l, 2) for l in losses[::10]], round(losses[-1], 3))
-    assert losses[-1] < 0.6 * math.log(16)
+    assert losses[-1] < math.log(4) + 0.3  # chance is ln 16 = 2.77; knowing which 4 tokens the sequence has gives ln 4
