@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from attnzoo.cache import KVCache
 from attnzoo.capabilities import Capabilities, Options, Request
+from attnzoo.capabilities import Options as AnyOptions
 from attnzoo.errors import Refused, RequestError
 from attnzoo.masks import Mask
 from attnzoo.validate import check_extension, check_tensors
@@ -72,7 +73,7 @@ class Attention(nn.Module):
         d_model: int | None = None,
         dropout: float = 0.0,
         scale: float | None = None,
-        options: Options | None = None,
+        options: AnyOptions | None = None,
     ) -> None:
         super().__init__()
         self.n_heads, self.head_dim, self.d_model = n_heads, head_dim, d_model

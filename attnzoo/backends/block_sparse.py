@@ -56,7 +56,8 @@ class BlockSparse(Attention):
     Within a block that is read, the mask decides token by token. Cost: time and memory O(T·m·c); m does not grow with T for
     bigbird, and grows as T/(c·stride) for strided and fixed. State: 2·T·G·D (any past block may be read again).
     Departures: BigBird's global queries are left out (under a causal mask the first blocks already see all of their past);
-    every head reads the same blocks, counted from the first slot (left padding and packing shift them); strided and fixed work on blocks rather than tokens.
+    every head reads the same blocks, counted from the first slot (left padding and packing shift them); strided and fixed
+    work on blocks rather than tokens.
     """
 
     Options = BlockSparseOptions

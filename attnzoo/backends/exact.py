@@ -31,7 +31,8 @@ class Exact(Attention):
             i = torch.arange(n_keys - n_queries, n_keys, device=q.device)[:, None]
             scores = scores + bias.block(i, torch.arange(n_keys, device=q.device)[None, :])
         # half-precision scores are normalised in float32
-        weights = masked_softmax(scores.float() if scores.dtype.itemsize == 2 else scores, mask.dense(n_queries, n_keys, q.device))
+        scores = scores.float() if scores.dtype.itemsize == 2 else scores
+        weights = masked_softmax(scores, mask.dense(n_queries, n_keys, q.device))
         weights = F.dropout(weights.to(v.dtype), self.dropout_now)
         self.ran("exact/matmul")
         return (weights.unflatten(1, (self.n_kv_heads, -1)) @ v[:, :, None]).flatten(1, 2)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -66,7 +67,9 @@ def fused_softmax(
     return call(q, k, v, attn_mask, is_causal and attn_mask is None, scale=scale, dropout=dropout, kernel=kernel)
 
 
-def score_mask(bool_mask: Tensor | None, is_causal: bool, bias: ScoreBias | None, q: Tensor, n_keys: int) -> Tensor | None:
+def score_mask(
+    bool_mask: Tensor | None, is_causal: bool, bias: ScoreBias | None, q: Tensor, n_keys: int
+) -> Tensor | None:
     """The additive mask (B or 1, H or 1, Tq, Tk) that carries both visibility and score bias; bool when there is no bias."""
     if bias is None:
         return bool_mask
@@ -95,7 +98,7 @@ def call(
         Refused: the kernel that was asked for by name cannot run, with torch's reasons.
     """
     grouped = True if q.shape[1] != k.shape[1] else False  # noqa: SIM210  compiled, only a branch makes it a bool
-    arguments = {
+    arguments: dict[str, Any] = {
         "attn_mask": attn_mask,
         "dropout_p": dropout,
         "is_causal": is_causal,

@@ -44,7 +44,6 @@ def assemble(
         base=positions.base,
         max_tokens=positions.max_tokens,
     )
-    layout = {"n_heads": model.n_heads, "n_kv_heads": model.n_kv_heads, "head_dim": head_dim}
     if scheme.needs_bias and not registry.get(attention.name).capabilities.bias:
         raise Refused(
             f"{attention.name} cannot take {positions.name}: it has no scores to add a bias to; "
@@ -57,10 +56,12 @@ def assemble(
             vocab_size,
             lambda layer: registry.build(
                 attention.name,
+                n_heads=model.n_heads,
+                n_kv_heads=model.n_kv_heads,
+                head_dim=head_dim,
                 d_model=model.d_model,
                 dropout=model.attention_dropout,
                 scale=model.scale,
-                **layout,
                 **attention.options,
             ),
             scheme,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -133,7 +134,7 @@ class CausalLM(nn.Module):
         """Decoding state for ``max_tokens`` tokens, on the model's device and in its dtype unless told otherwise."""
         weight = self.embedding.weight
         device, dtype = device or weight.device, dtype or weight.dtype
-        return ModelCache([block.attention.new_cache(batch_size, max_tokens, device, dtype) for block in self.blocks])
+        return ModelCache([block.attention.new_cache(batch_size, max_tokens, device, dtype) for block in self.layers])
 
     def generate(
         self,
@@ -153,9 +154,14 @@ class CausalLM(nn.Module):
             use_cache=use_cache, key_padding=key_padding,
         )  # fmt: skip
 
+    @property
+    def layers(self) -> list[Block]:
+        """The blocks, as what they are."""
+        return cast("list[Block]", list(self.blocks))
+
     def attention_modules(self) -> list[Attention]:
         """The backend of each layer."""
-        return [block.attention.attention for block in self.blocks]
+        return [block.attention.attention for block in self.layers]
 
     @property
     def kernel(self) -> str:
@@ -164,10 +170,8 @@ class CausalLM(nn.Module):
 
     def flops(self, n_tokens: int) -> float:
         """Forward floating-point operations of one sequence of T tokens, two per multiply-add; norms and activations excluded."""
-        per_token = 2 * self.embedding.weight.numel() + sum(
-            2 * p.numel() for b in self.blocks for p in b.mlp.parameters()
-        )
-        return n_tokens * per_token + sum(b.attention.flops(n_tokens, n_tokens) for b in self.blocks)
+        weights = self.embedding.weight.numel() + sum(p.numel() for b in self.layers for p in b.mlp.parameters())
+        return 2.0 * n_tokens * weights + sum(b.attention.flops(n_tokens, n_tokens) for b in self.layers)
 
     def parameter_count(self) -> int:
         """Trainable numbers; the tied head counts once."""
