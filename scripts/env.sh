@@ -12,6 +12,6 @@ python=${PYTHON:-python3}
 stamp=".venv/.installed-${extra:-base}-$(cat pyproject.toml constraints.txt | "$python" -c 'import hashlib, sys; print(hashlib.sha256(sys.stdin.buffer.read()).hexdigest()[:12])')"
 if [ ! -e "$stamp" ]; then
   echo "installing attnzoo${extra:+ with the extra '$extra'} into .venv (a few minutes the first time) …"
-  .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e ".${extra:+[$extra]}"
+  .venv/bin/python -m pip install -qq --disable-pip-version-check --no-compile -c constraints.txt -e ".${extra:+[$extra]}"
   touch "$stamp"
 fi

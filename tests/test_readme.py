@@ -78,3 +78,7 @@ def test_its_commands_exist():
 def test_its_links_lead_somewhere():
     for target in re.findall(r"\]\(([^)#]+)\)", README):
         assert (ROOT / target).exists(), target
+
+
+def test_its_table_is_that_of_the_records():
+    subprocess.run([sys.executable, "scripts/readme_table.py", "--check"], cwd=ROOT, check=True)

@@ -38,7 +38,7 @@ def environment(device: str = "cpu", precision: str | None = None, precision_rea
         "attnzoo": attnzoo.__version__,
         "python": platform.python_version(),
         **versions(),
-        "os": platform.platform(),
+        "os": " ".join([platform.system(), platform.machine(), *filter(None, platform.libc_ver())]),
         "device": device,
         "device_name": device_name(device),
         "cpu": cpu_model(),
