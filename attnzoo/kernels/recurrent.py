@@ -142,9 +142,11 @@ class Recurrent(Attention):
 
 
 def ratio(sums: Tensor) -> Tensor:
-    """(…, Dv + 1) sums of v and of ones -> (…, Dv); 0 where nothing was summed."""
+    """(…, Dv + 1) sums of v and of weights, none negative -> (…, Dv); 0 where nothing was summed."""
     values, total = sums.split([sums.shape[-1] - 1, 1], -1)
-    return values / total.masked_fill(total == 0, 1.0)
+    return values / total.masked_fill(
+        total < 1e-30, 1.0
+    )  # a smaller total's reciprocal would overflow in the backward pass
 
 
 def document_starts(documents: Tensor) -> Tensor:

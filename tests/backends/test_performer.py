@@ -47,3 +47,13 @@ def test_running_peaks_stay_within_a_document():
     assert running_peaks(peaks, before, starts)[0, 0].tolist() == [2.5, 3, 3, 3, -5, -4, 0, -9]
     first = torch.tensor([[True] + [False] * 6])
     assert running_peaks(peaks - 1, before, first)[0, 0].tolist() == [2.5, 2, 2, 2, 2, 2, 2, 2]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_queries_that_point_away_from_every_key_leave_gradients_finite(seed):
+    """The sum of the weights may all but underflow; its reciprocal must not overflow."""
+    rule = attnzoo.build("performer", n_heads=2, head_dim=8, seed=seed)
+    sizes = torch.tensor([1e-6, 1e-2, 1.0, 30.0])[torch.randint(4, (3, 2, 2, 12, 8))]
+    leaves = [t.clone().requires_grad_() for t in sizes * torch.randn(3, 2, 2, 12, 8)]
+    rule(*leaves).square().sum().backward()
+    assert all(torch.isfinite(t.grad).all() for t in leaves)
