@@ -6,7 +6,9 @@ Source of the scheme: BigBird, arXiv:2007.14062, appendix D; Longformer, arXiv:2
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
+from itertools import repeat
 from typing import NamedTuple
 
 import torch
@@ -16,6 +18,10 @@ from torch.nn import functional as F
 from attnzoo.contract import ScoreBias
 from attnzoo.kernels import sdpa
 from attnzoo.masks import Mask
+
+LARGEST_PART = 2**23
+"""Bytes. On a CPU copies are kept below this: the C library returns larger ones to the system at once, and taking them
+anew, page by page, cost 40 % of the time at 8192 tokens."""
 
 
 class Cut(NamedTuple):
@@ -75,8 +81,7 @@ def attend_blocks(
     Returns:
         (B, H, Tq, Dv) and the name of the kernel that ran.
     """
-    batch, heads, n_queries, _ = q.shape
-    cut = Cut(n_queries, k.shape[2], block_size)
+    cut = Cut(q.shape[2], k.shape[2], block_size)
     scores = None
     if isinstance(blocks, int) and blocks == 1 and window is None and not mask.fields and bias is None:
         pass  # each block is a causal sequence of its own
@@ -88,19 +93,32 @@ def attend_blocks(
         scores = _score_mask(i, j, mask, window, sinks, bias, q.dtype)
 
     q_blocks = _pad(q, cut.lead, cut.tail).unflatten(2, (cut.n_blocks, cut.c))  # (B, H, N, c, D)
-    k_blocks, v_blocks = _read(k, blocks, cut), _read(v, blocks, cut)  # (B, G, N, m·c, D)
+    n = _part_size(k, v, blocks, cut)
+    k_parts, v_parts = _read(k, blocks, cut, n), _read(v, blocks, cut, n)  # (B, G, n, m·c, D) each, N blocks in all
+    masks = repeat(None) if scores is None else scores.split(n, 1)
+    outs, kernel = [], ""
+    for rows in zip(q_blocks.split(n, 2), k_parts, v_parts, masks, strict=False):
+        out, kernel = _attend_rows(*rows, scale=scale, dropout=dropout)
+        outs.append(out)
+    out = outs[0] if len(outs) == 1 else torch.cat(outs, 2)
+    out = out.flatten(2, 3)[:, :, cut.lead : cut.lead + cut.n_queries]
+    return out, kernel.replace("sdpa/", "blocks/").removesuffix("+mask")
+
+
+def _attend_rows(
+    q: Tensor, k: Tensor, v: Tensor, scores: Tensor | None, *, scale: float, dropout: float
+) -> tuple[Tensor, str]:
+    """Each block over the keys it has read: (B, H, N, c, D), (B, G, N, m·c, D), masks (B or 1, N, H or 1, c, m·c)."""
+    batch, heads, n_blocks = q.shape[:3]
     if scores is None or scores.shape[0] == scores.shape[2] == 1:  # one mask for all: the batch becomes heads
-        q, k, v = (t.flatten(0, 1).transpose(0, 1) for t in (q_blocks, k_blocks, v_blocks))  # (N, B·H, c, D)
+        q, k, v = (t.flatten(0, 1).transpose(0, 1) for t in (q, k, v))  # (N, B·H, c, D)
         one = None if scores is None else scores[0]
         out, kernel = sdpa.call(q, k, v, one, scores is None, scale=scale, dropout=dropout)
-        out = out.transpose(0, 1).unflatten(0, (batch, heads))
-    else:
-        q, k, v = (t.transpose(1, 2).flatten(0, 1) for t in (q_blocks, k_blocks, v_blocks))  # (B·N, H, c, D)
-        masks = scores.expand(batch, *scores.shape[1:]).flatten(0, 1)
-        out, kernel = sdpa.call(q, k, v, masks, False, scale=scale, dropout=dropout)
-        out = out.unflatten(0, (batch, cut.n_blocks)).transpose(1, 2)
-    out = out.flatten(2, 3)[:, :, cut.lead : cut.lead + n_queries]
-    return out, kernel.replace("sdpa/", "blocks/").removesuffix("+mask")
+        return out.transpose(0, 1).unflatten(0, (batch, heads)), kernel
+    q, k, v = (t.transpose(1, 2).flatten(0, 1) for t in (q, k, v))  # (B·N, H, c, D)
+    masks = scores.expand(batch, *scores.shape[1:]).flatten(0, 1)
+    out, kernel = sdpa.call(q, k, v, masks, False, scale=scale, dropout=dropout)
+    return out.unflatten(0, (batch, n_blocks)).transpose(1, 2), kernel
 
 
 @lru_cache(maxsize=8)
@@ -142,15 +160,45 @@ class Overlapping(torch.autograd.Function):
         return total.flatten(2, 3), None, None
 
 
-def _read(t: Tensor, blocks: Tensor | int, cut: Cut) -> Tensor:
-    """(B, G, Tk, D) -> (B, G, N, m·c, D): the key blocks each query block reads, zeros outside the sequence."""
+class Gathered(torch.autograd.Function):
+    """(B, G, Nk, c, D) and block numbers, parts of (N, m) -> copies (B, G, n, m·c, D), one a part."""
+
+    @staticmethod
+    def forward(ctx, t: Tensor, *parts: Tensor) -> tuple[Tensor, ...]:
+        ctx.shape, ctx.parts = t.shape, parts
+        return tuple(_gather(t, wanted) for wanted in parts)
+
+    @staticmethod
+    def backward(ctx, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        total = gradients[0].new_zeros(ctx.shape)
+        for wanted, gradient in zip(ctx.parts, gradients, strict=True):
+            by_block = gradient.unflatten(3, (wanted.shape[1], -1)).flatten(2, 3)
+            total.index_add_(2, wanted.flatten(), by_block)
+        return total, *(None for _ in ctx.parts)
+
+
+def _gather(t: Tensor, wanted: Tensor) -> Tensor:
+    """(B, G, Nk, c, D) and block numbers (n, m) -> (B, G, n, m·c, D)."""
+    return t.index_select(2, wanted.flatten()).unflatten(2, wanted.shape).flatten(3, 4)
+
+
+def _read(t: Tensor, blocks: Tensor | int, cut: Cut, n: int) -> Iterable[Tensor]:
+    """(B, G, Tk, D) -> (B, G, n, m·c, D), n blocks at a time: the keys each query block reads, zeros outside."""
     if isinstance(blocks, int):  # a negative pad drops the keys before the first block that is read
-        if blocks == 1:
-            return _pad(t, -cut.first * cut.c, cut.tail).unflatten(2, (-1, cut.c))
-        return Overlapping.apply(_pad(t, (blocks - 1 - cut.first) * cut.c, cut.tail), blocks, cut.c)
-    wanted = blocks[cut.first :].clamp(min=0)
-    picked = _pad(t, 0, cut.tail).unflatten(2, (-1, cut.c)).index_select(2, wanted.flatten())
-    return picked.unflatten(2, wanted.shape).flatten(3, 4)
+        return [Overlapping.apply(_pad(t, (blocks - 1 - cut.first) * cut.c, cut.tail), blocks, cut.c)]
+    parts = blocks[cut.first :].clamp(min=0).split(n)
+    by_block = _pad(t, 0, cut.tail).unflatten(2, (-1, cut.c))
+    if t.requires_grad and torch.is_grad_enabled():  # all parts at once: their gradients are summed in one place
+        return Gathered.apply(by_block, *parts)
+    return (_gather(by_block, wanted) for wanted in parts)
+
+
+def _part_size(k: Tensor, v: Tensor, blocks: Tensor | int, cut: Cut) -> int:
+    """Query blocks whose keys are copied together."""
+    if isinstance(blocks, int) or k.is_cuda or torch.compiler.is_compiling():
+        return cut.n_blocks
+    each = max(t[:, :, :1].nbytes for t in (k, v)) * blocks.shape[1] * cut.c
+    return max(LARGEST_PART // each, 1)
 
 
 def _pad(t: Tensor, before: int, after: int) -> Tensor:
@@ -165,7 +213,8 @@ def _positions(
     positions = torch.arange(cut.n_keys, device=device) if key_positions is None else key_positions
     shifted = (positions + 1).view(1, 1, -1, 1)  # what is padded with 0 then has position -1
     i = _pad(shifted[:, :, cut.n_keys - cut.n_queries :], cut.lead, cut.tail).view(cut.n_blocks, cut.c, 1) - 1
-    j = _read(shifted, blocks, cut).view(cut.n_blocks, 1, -1) - 1
+    (read,) = _read(shifted, blocks, cut, cut.n_blocks)
+    j = read.view(cut.n_blocks, 1, -1) - 1
     if isinstance(blocks, Tensor):
         unread = (blocks[cut.first :] < 0).repeat_interleave(cut.c, 1)
         j = j.masked_fill(unread[:, None], -1)

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from attnzoo import Mask, build
+from attnzoo.kernels import blocks
 from attnzoo.kernels.blocks import Overlapping, static_scores
 
 
@@ -41,3 +42,23 @@ def test_a_static_mask_is_built_once_for_all_layers_and_steps():
     build("sliding_window", n_heads=2, head_dim=8, window=10)(q, k, v)
     assert static_scores.cache_info().misses == 3
     assert torch.equal(first, layers[0](q, k, v))
+
+
+def test_reading_in_parts_changes_nothing(monkeypatch):
+    attn = build("block_sparse", n_heads=4, n_kv_heads=2, head_dim=8, block=4)
+    q, k, v = (torch.randn(2, h, 50, d, requires_grad=True) for h, d in ((4, 8), (2, 8), (2, 16)))
+    padding = Mask(key_padding=torch.rand(2, 50) > 0.2)
+    for mask in (Mask(), padding):
+        whole = attn(q, k, v, mask)
+        expected = torch.autograd.grad(whole.sum(), (q, k, v))
+        with monkeypatch.context() as patch:
+            patch.setattr(blocks, "LARGEST_PART", 10_000)  # bytes: three or four query blocks a part
+            assert blocks._part_size(k, v, torch.zeros(13, 4), blocks.Cut(50, 50, 4)) < 5
+            parts = attn(q, k, v, mask)
+            with torch.no_grad():
+                assert torch.equal(attn(q, k, v, mask), parts)
+            found = torch.autograd.grad(parts.sum(), (q, k, v))
+        # the same products in the same order, except for sums of gradients of one key over several query blocks
+        torch.testing.assert_close(parts, whole, rtol=0, atol=1e-6)
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
