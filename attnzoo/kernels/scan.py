@@ -40,28 +40,34 @@ def scan(
     Returns:
         (B, H, Tq, E) and the state after the last token.
     """
-    n_queries, n_keys, c = q.shape[2], k.shape[2], chunk_length(chunk, k.shape[2])
+    n_queries, n_keys = q.shape[2], k.shape[2]
+    c, n_chunks = chunks_of(chunk, n_keys)
     # earlier keys get queries of zero; queries before the first key (a negative pad) see nothing
-    q, tail = F.pad(q, (0, 0, n_keys - n_queries, 0)), -n_keys % c
-    q, k, v = (F.pad(t, (0, 0, 0, tail)).unflatten(2, (-1, c)) for t in (q, k, v))  # (B, ·, N, c, ·)
+    q, tail = F.pad(q, (0, 0, n_keys - n_queries, 0)), n_chunks * c - n_keys
+    q, k, v = (F.pad(t, (0, 0, 0, tail)).unflatten(2, (n_chunks, c)) for t in (q, k, v))  # (B, ·, N, c, ·)
     q = q.unflatten(1, (k.shape[1], -1))  # (B, G, R, N, c, D)
     if decay is not None:
-        decay = F.pad(decay, (0, 0, 0, tail)).unflatten(2, (-1, c))
+        decay = F.pad(decay, (0, 0, 0, tail)).unflatten(2, (n_chunks, c))
     if beta is not None:
-        beta = F.pad(beta, (0, tail)).unflatten(2, (-1, c))
-    run = None if starts is None else F.pad(starts, (0, tail)).unflatten(1, (-1, c)).long().cumsum(-1)[:, None]
+        beta = F.pad(beta, (0, tail)).unflatten(2, (n_chunks, c))
+    run = None if starts is None else F.pad(starts, (0, tail)).unflatten(1, (n_chunks, c)).long().cumsum(-1)[:, None]
     with torch.autocast(q.device.type, enabled=False):
         out, state = _chunks(q, k, v, decay, beta, run, state)
     out = out.flatten(1, 2).flatten(2, 3)[:, :, max(n_keys - n_queries, 0) : n_keys]
     return F.pad(out, (0, 0, max(n_queries - n_keys, 0), 0)), state
 
 
-def chunk_length(chunk: int, n_tokens: int) -> int:
-    """The chunk, or the smallest power of two that holds all tokens."""
-    c = 1
+def chunks_of(chunk: int, n_tokens: int) -> tuple[int, int]:
+    """The chunk, or the smallest power of two that holds all tokens; and how many of them hold all tokens.
+
+    Found by comparisons, so that both are constants to torch.compile and no shape below depends on the number of tokens.
+    """
+    c, n_chunks = 1, 1
     while c < chunk and c < n_tokens:
         c *= 2
-    return c
+    while n_chunks * c < n_tokens:
+        n_chunks += 1
+    return c, n_chunks
 
 
 def _chunks(q, k, v, decay, beta, run, state) -> tuple[Tensor, Tensor]:
