@@ -89,7 +89,7 @@ def test_positions_outside_the_sequence_see_and_show_nothing():
         ({"key_padding": PADDING}, {"key_padding"}),
         ({"documents": IDS}, {"documents"}),
     ],
-    ids=str,
+    ids=lambda value: str(sorted(value) if isinstance(value, set) else value),
 )
 def test_fields(settings, fields):
     mask = Mask(**settings)
