@@ -80,5 +80,6 @@ def test_its_links_lead_somewhere():
         assert (ROOT / target).exists(), target
 
 
+@pytest.mark.skipif(not (ROOT / "experiments" / "demo").is_dir(), reason="no demo has been recorded yet")
 def test_its_table_is_that_of_the_records():
     subprocess.run([sys.executable, "scripts/readme_table.py", "--check"], cwd=ROOT, check=True)
