@@ -21,7 +21,9 @@ def test_rope_is_a_rotation_by_position_times_frequency():
         for pair in range(head_dim // 2):
             angle = position * 10000.0 ** (-2 * pair / head_dim)
             a, b = t[0, 0, position, pair].item(), t[0, 0, position, pair + 4].item()
-            assert turned[0, 0, position, pair].item() == pytest.approx(a * math.cos(angle) - b * math.sin(angle), abs=1e-6)
+            assert turned[0, 0, position, pair].item() == pytest.approx(
+                a * math.cos(angle) - b * math.sin(angle), abs=1e-6
+            )
             assert turned[0, 0, position, pair + 4].item() == pytest.approx(
                 b * math.cos(angle) + a * math.sin(angle), abs=1e-6
             )

@@ -44,7 +44,9 @@ class BlockSparseOptions(Options):
     def __post_init__(self) -> None:
         faults = [] if self.layout in LAYOUTS else [unknown("layout", self.layout, LAYOUTS)]
         faults += [f"{n}={getattr(self, n)}: at least 1" for n in ("block", "window", "stride") if getattr(self, n) < 1]
-        faults += [f"{n}={getattr(self, n)}: at least 0" for n in ("global_blocks", "random_blocks") if getattr(self, n) < 0]
+        faults += [
+            f"{n}={getattr(self, n)}: at least 0" for n in ("global_blocks", "random_blocks") if getattr(self, n) < 0
+        ]
         if faults:
             raise RequestError("block_sparse cannot take these options", faults)
 

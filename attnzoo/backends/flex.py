@@ -53,14 +53,24 @@ class Flex(Attention):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: ScoreBias | None, x: Tensor | None) -> Tensor:
         n_queries, n_keys = q.shape[2], k.shape[2]
         rows = None if mask.static else q.shape[0]
-        block_mask = create_block_mask(flex_mask_mod(mask, n_queries, n_keys), rows, None, n_queries, n_keys, device=q.device)
+        block_mask = create_block_mask(
+            flex_mask_mod(mask, n_queries, n_keys), rows, None, n_queries, n_keys, device=q.device
+        )
         score_mod = None if bias is None else _score_mod(bias, n_keys - n_queries)
         compiled = self.options.kernel == "compiled" or (self.options.kernel == "auto" and q.device.type == "cuda")
         run = _compiled() if compiled else flex_attention
         with warnings.catch_warnings(), _eager(not compiled):
-            warnings.filterwarnings("ignore", message="flex_attention called without torch.compile")  # asked for; recorded
+            warnings.filterwarnings(
+                "ignore", message="flex_attention called without torch.compile"
+            )  # asked for; recorded
             out = run(
-                q, k, v, score_mod=score_mod, block_mask=block_mask, scale=self.scale, enable_gqa=q.shape[1] != k.shape[1]
+                q,
+                k,
+                v,
+                score_mod=score_mod,
+                block_mask=block_mask,
+                scale=self.scale,
+                enable_gqa=q.shape[1] != k.shape[1],
             )
         self.ran("flex/compiled" if compiled else "flex/eager")
         return out
