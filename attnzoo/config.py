@@ -11,6 +11,7 @@ from attnzoo import groups
 from attnzoo.composition import compose_plain, parse_overrides
 from attnzoo.errors import AttnzooError, RequestError, unknown
 from attnzoo.measure.record import config_hash
+from attnzoo.model.config import hybrid_name, hybrid_parts, named, pattern_entries
 from attnzoo.settings import plain, read
 from attnzoo.training.config import (
     CompareConfig,
@@ -22,6 +23,9 @@ from attnzoo.training.config import (
     to_yaml,
 )
 from attnzoo.training.validation import faults, machine_faults
+
+FREE = ("attention.", "options.", "model.attention_options.")
+"""Keys below these are a backend's own options."""
 
 __all__ = ["compose", "from_dict", "load_config", "to_dict", "to_yaml", "validate"]
 
@@ -47,7 +51,10 @@ def compose(
     found = [f"{place}: no such folder" for place in places if not place.is_dir()]
     places = [place for place in places if place.is_dir()]
     usable: list[str] = []
+    attention: list[str] = []
     for override in parse_overrides(overrides, found):
+        if override.key_or_group.partition(".")[0] == "attention":
+            attention.append(override.input_line)
         wrong = _override_faults(kind, override, places)
         found += wrong
         if not wrong and override.input_line != "experiment=null":  # what it is anyway
@@ -56,6 +63,11 @@ def compose(
     found += wrong
     if not wrong:
         cfg = groups.SCHEMAS[kind](**arguments)
+        if cfg.model.attention_pattern and attention:
+            found.append(
+                f"{' '.join(attention)} would change nothing: model.attention_pattern names the attention of every layer "
+                "(model.attention_options has their options, model.attention_pattern=[] takes the pattern away)"
+            )
         found += _fill_options(cfg, load_backends)
         if cfg.run_dir == "auto":
             cfg.run_dir = default_folder(cfg)
@@ -99,7 +111,8 @@ def _override_faults(kind: str, override: Any, folders: Sequence[Path]) -> list[
     top, _, rest = key.partition(".")
     if top == "attention":
         return [] if rest != "name" else [f"{text}: choose a backend with attention={value}"]
-    if top != "options" and key not in groups.GROUPS and not groups.is_key(key, cls):
+    free = key == "options" or key.startswith(FREE)
+    if not free and key not in groups.GROUPS and not groups.is_key(key, cls):
         return [groups.unknown_key(key, cls)]
     if isinstance(value, str) and "${" in value:
         return []  # checked once it is resolved
@@ -111,26 +124,33 @@ def _override_faults(kind: str, override: Any, folders: Sequence[Path]) -> list[
 def _forced(override: Any) -> str:
     """The override in the form Hydra takes; a backend's options are checked later, against the backend itself."""
     text = override.input_line.lstrip("+")
-    return f"++{text}" if override.key_or_group.startswith(("attention.", "options.")) else text
+    return f"++{text}" if override.key_or_group.startswith(FREE) else text
 
 
 def _fill_options(cfg: RunConfig, load_backends: bool) -> list[str]:
-    """Give the chosen backend every option it has, and find what is wrong with backends and their options."""
+    """Give the chosen backends every option they have, and find what is wrong with backends and their options."""
     known, found = groups.backend_names(), []
-    asked = [cfg.attention.name, *(cfg.backends if isinstance(cfg, CompareConfig) else [])]
-    found += [unknown("backend", name, known) for name in dict.fromkeys(asked) if name not in known]
+    entries = pattern_entries(cfg.model)
+    asked = [choice.name for choice in entries.values() or [cfg.attention]]
     if isinstance(cfg, CompareConfig):
-        if cfg.baseline not in known:
+        cfg.backends = [hybrid_name(hybrid_parts(name)) for name in cfg.backends]
+        members = list(dict.fromkeys(member for name in cfg.backends for member in hybrid_parts(name)))
+        if cfg.baseline not in [*known, *cfg.backends]:
             found.append(unknown("baseline", cfg.baseline, known))
-        for name in cfg.backends:
+        for name in members:
             if name in known and (load_backends or name in cfg.options):
                 given = cfg.options.get(name, {})
                 found += _option_faults(name, given, load_backends, f"options.{name}")[1]
-    if cfg.attention.name in known:
-        cfg.attention.options, wrong = _option_faults(
-            cfg.attention.name, cfg.attention.options, load_backends, "attention"
-        )
-        found += wrong
+        asked += members
+    found += [unknown("backend", name, known) for name in dict.fromkeys(asked) if name not in known]
+    places = {f"model.attention_options.{entry}": choice for entry, choice in entries.items()}
+    for path, choice in (places or {"attention": cfg.attention}).items():
+        if choice.name in known:
+            choice.options, wrong = _option_faults(choice.name, choice.options, load_backends, path)
+            found += wrong
+    for entry, choice in entries.items():
+        cfg.model.attention_options[entry] = {"name": choice.name, **choice.options}
+    cfg.attention = named(cfg.model, cfg.attention)
     return list(dict.fromkeys(found))
 
 

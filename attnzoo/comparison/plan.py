@@ -10,6 +10,7 @@ from typing import Any
 from attnzoo.errors import RequestError
 from attnzoo.files import read_json, write_json_atomic
 from attnzoo.measure.record import Record, config_hash
+from attnzoo.model.config import hybrid_parts
 from attnzoo.training.config import AttentionConfig, CompareConfig, RunConfig, to_dict
 
 PLAN = "comparison.json"
@@ -72,13 +73,14 @@ def write_plan(cfg: CompareConfig, cells: list[Cell]) -> None:
 
 
 def _cell(cfg: CompareConfig, folder: Path, name: str, seed: int) -> Cell:
-    run = f"{name}-seed{seed}"
-    options = cfg.options.get(name, {})
-    if not options and cfg.attention.name == name:
-        options = cfg.attention.options
+    run, model, members = f"{name}-seed{seed}", cfg.model, hybrid_parts(name)
+    if len(members) > 1:
+        options = {member: given for member in dict.fromkeys(members) if (given := _options(cfg, member))}
+        model = replace(model, attention_pattern=members, attention_options=options)
     shared: dict[str, Any] = {f.name: getattr(cfg, f.name) for f in fields(RunConfig)}
     shared |= {
-        "attention": AttentionConfig(name, dict(options)),
+        "attention": AttentionConfig(name, {} if len(members) > 1 else _options(cfg, name)),
+        "model": model,
         "seed": seed,
         "run_dir": str(folder / run),
         "trainer": replace(cfg.trainer, progress=False),
@@ -86,6 +88,12 @@ def _cell(cfg: CompareConfig, folder: Path, name: str, seed: int) -> Cell:
         "logger": replace(cfg.logger, group=cfg.logger.group or folder.name, name=run),
     }
     return Cell(run, RunConfig(**shared))
+
+
+def _options(cfg: CompareConfig, name: str) -> dict[str, Any]:
+    """What was asked for this backend, alone or as a member of a hybrid."""
+    mine = cfg.attention.options if cfg.attention.name == name else {}
+    return dict(cfg.options.get(name) or mine)
 
 
 def _check_same(cfg: CompareConfig, folder: Path) -> None:

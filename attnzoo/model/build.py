@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from attnzoo import registry
+from attnzoo.contract import Attention
 from attnzoo.errors import Refused, RequestError
-from attnzoo.model.config import AttentionConfig, ModelConfig, PositionsConfig
+from attnzoo.model.config import AttentionConfig, ModelConfig, PositionsConfig, attention_of_layers
 from attnzoo.model.lm import CausalLM
 from attnzoo.positions import build_positions
 
@@ -44,28 +45,35 @@ def assemble(
         base=positions.base,
         max_tokens=positions.max_tokens,
     )
-    if scheme.needs_bias and not registry.get(attention.name).capabilities.bias:
-        raise Refused(
-            f"{attention.name} cannot take {positions.name}: it has no scores to add a bias to; "
-            "valid here: rope, learned, sinusoidal, none"
-        )
+    layers = attention_of_layers(model, attention)
+    if scheme.needs_bias:
+        unable = [name for name in dict.fromkeys(c.name for c in layers) if not registry.get(name).capabilities.bias]
+        if unable:
+            raise Refused(
+                f"{' and '.join(unable)} cannot take {positions.name}: no scores to add a bias to; "
+                "valid here: rope, learned, sinusoidal, none"
+            )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return CausalLM(
             model,
             vocab_size,
-            lambda layer: registry.build(
-                attention.name,
-                n_heads=model.n_heads,
-                n_kv_heads=model.n_kv_heads,
-                head_dim=head_dim,
-                d_model=model.d_model,
-                dropout=model.attention_dropout,
-                scale=model.scale,
-                **attention.options,
-            ),
+            lambda layer: _build_attention(layers[layer % len(layers)], model, head_dim),
             scheme,
         )
+
+
+def _build_attention(choice: AttentionConfig, model: ModelConfig, head_dim: int) -> Attention:
+    return registry.build(
+        choice.name,
+        n_heads=model.n_heads,
+        n_kv_heads=model.n_kv_heads,
+        head_dim=head_dim,
+        d_model=model.d_model,
+        dropout=model.attention_dropout,
+        scale=model.scale,
+        **choice.options,
+    )
 
 
 def head_dim_of(model: ModelConfig) -> int:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 
@@ -31,6 +34,9 @@ class ModelConfig:
         attention_dropout: on the attention weights.
         scale: what the scores are multiplied by; None is 1/sqrt(D).
         norm_eps: of every RMSNorm.
+        attention_pattern: a backend for each layer, repeated over the layers; empty leaves it to ``attention``.
+        attention_options: entry of the pattern -> its options. ``name`` among them is the backend, so that one may stand
+            there twice with different options; without it the entry is a backend's name itself.
     """
 
     n_layers: int = 4
@@ -45,6 +51,8 @@ class ModelConfig:
     attention_dropout: float = 0.0
     scale: float | None = None
     norm_eps: float = 1e-6
+    attention_pattern: list[str] = field(default_factory=list)
+    attention_options: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 @dataclass
@@ -53,3 +61,48 @@ class AttentionConfig:
 
     name: str
     options: dict[str, Any]
+
+
+def pattern_entries(model: ModelConfig) -> dict[str, AttentionConfig]:
+    """The backend and options behind each different entry of the pattern."""
+    found = {}
+    for entry in dict.fromkeys(model.attention_pattern):
+        options = dict(model.attention_options.get(entry, {}))
+        found[entry] = AttentionConfig(str(options.pop("name", entry)), options)
+    return found
+
+
+def attention_of_layers(model: ModelConfig, attention: AttentionConfig) -> list[AttentionConfig]:
+    """The pattern, resolved: layer n has entry n mod its length. One entry where all layers have the run's attention."""
+    entries = pattern_entries(model)
+    return [entries[entry] for entry in model.attention_pattern] or [attention]
+
+
+def named(model: ModelConfig, attention: AttentionConfig) -> AttentionConfig:
+    """What a run is called by: its attention, or the name of its hybrid, which has no options of its own."""
+    if not model.attention_pattern:
+        return attention
+    return AttentionConfig(hybrid_name(member.name for member in attention_of_layers(model, attention)), {})
+
+
+def hybrid_name(names: Iterable[str]) -> str:
+    """One name for a pattern of backends.
+
+    >>> hybrid_name(["gla", "gla", "gla", "sdpa"])
+    '3xgla+sdpa'
+    """
+    runs = [(name, len(list(run))) for name, run in groupby(names)]
+    return "+".join(name if count == 1 else f"{count}x{name}" for name, count in runs)
+
+
+def hybrid_parts(name: str) -> list[str]:
+    """The pattern behind a name; a plain name is a pattern of one.
+
+    >>> hybrid_parts("3xgla+sdpa"), hybrid_parts("gla")
+    (['gla', 'gla', 'gla', 'sdpa'], ['gla'])
+    """
+    parts: list[str] = []
+    for part in name.split("+"):
+        counted = re.fullmatch(r"([1-9]\d?)x(\w+)", part)
+        parts += [counted[2]] * int(counted[1]) if counted else [part]
+    return parts

@@ -12,6 +12,7 @@ from attnzoo.checks.canary import entropy_canary
 from attnzoo.measure.cost import model_costs, time_models
 from attnzoo.measure.memory import train_step_memory
 from attnzoo.model import CausalLM, build_model
+from attnzoo.model.config import attention_of_layers
 from attnzoo.tasks import Task
 from attnzoo.training.config import RunConfig
 from attnzoo.training.evaluate import autocast
@@ -44,7 +45,12 @@ def leaks(model: CausalLM, task: Task, cfg: RunConfig, device: str, precision: s
     report = leak_test(
         subject, vocab_size=task.vocab_size, n_tokens=task.n_tokens, seed=cfg.seed, device=device, model=model
     )
-    narrow = replace(cfg.model, n_layers=min(2, cfg.model.n_layers), d_model=16 * cfg.model.n_heads, head_dim=16)
+    narrow = replace(
+        cfg.model,
+        n_layers=min(max(2, len(cfg.model.attention_pattern)), cfg.model.n_layers),
+        d_model=16 * cfg.model.n_heads,
+        head_dim=16,
+    )
     canary = entropy_canary(
         lambda: build_model(replace(cfg, model=narrow), task.vocab_size),
         task.vocab_size, n_tokens=min(32, task.n_tokens), seed=cfg.seed, device=device,
@@ -53,8 +59,16 @@ def leaks(model: CausalLM, task: Task, cfg: RunConfig, device: str, precision: s
 
 
 def correctness(cfg: RunConfig, device: str) -> dict[str, Any]:
-    """The short conformance check of the backend with these options on this device: no speed is shown without it."""
-    return check(cfg.attention.name, device=device, quick=True, **cfg.attention.options).to_dict()
+    """The short conformance check of every backend of the model with its options on this device: no speed is shown
+    without it."""
+    choices = attention_of_layers(cfg.model, cfg.attention)
+    different = {repr(choice): choice for choice in choices}.values()
+    first, *others = [check(c.name, device=device, quick=True, **c.options) for c in different]
+    for report in others:
+        first.results += report.results
+        first.refused += report.refused
+        first.seconds += report.seconds
+    return replace(first, subject=cfg.attention.name).to_dict()
 
 
 def costs(model: CausalLM, task: Task, cfg: RunConfig, device: str, precision: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import yaml
 
 from attnzoo.data.config import DataConfig
 from attnzoo.errors import RequestError
-from attnzoo.model.config import AttentionConfig, ModelConfig, PositionsConfig
+from attnzoo.model.config import AttentionConfig, ModelConfig, PositionsConfig, named
 from attnzoo.settings import plain, read
 from attnzoo.tasks.config import ProbeConfig, TaskConfig
 
@@ -102,7 +102,8 @@ class LoggerConfig:
 
 @dataclass
 class RunConfig:
-    """One training run, whole: what `attnzoo.train` takes."""
+    """One training run, whole: what `attnzoo.train` takes. A pattern of backends in ``model`` takes the place of
+    ``attention``, which then only names it."""
 
     attention: AttentionConfig
     positions: PositionsConfig = field(default_factory=PositionsConfig)
@@ -116,13 +117,17 @@ class RunConfig:
     seed: int = 0
     run_dir: str = "runs/train"
 
+    def __post_init__(self) -> None:
+        self.attention = named(self.model, self.attention)
+
 
 @dataclass
 class CompareConfig(RunConfig):
     """A comparison: each backend with each seed, one fresh process a cell; what `attnzoo.compare` takes.
 
     Args:
-        backends: names; options come from ``options[name]`` or, for the backend of ``attention``, from there.
+        backends: names, or hybrids of them such as ``3xgla+sdpa``; options come from ``options[name]`` or, for the backend
+            of ``attention``, from there.
         seeds: one cell a backend and seed.
         baseline: the backend that ratios refer to.
         jobs: cells trained at once; timing rounds come afterwards, alone.

@@ -19,7 +19,8 @@ from attnzoo.training.fit import fit
 def probe_config(cfg: RunConfig) -> RunConfig:
     """The run that the probe is: the same attention, positions and seed; the probe's own task, sizes and budget.
 
-    Heads are shared among queries as in the main model, as far as the probe's heads divide.
+    Heads are shared among queries as in the main model, as far as the probe's heads divide. A hybrid's probe has at least
+    a layer for each entry of its pattern.
     """
     probe, main = cfg.probe, cfg.model
     n_kv_heads = None
@@ -30,7 +31,7 @@ def probe_config(cfg: RunConfig) -> RunConfig:
         n_kv_heads = probe.n_heads // sharing
     model = replace(
         main,
-        n_layers=probe.n_layers,
+        n_layers=max(probe.n_layers, len(main.attention_pattern)),
         d_model=probe.d_model,
         n_heads=probe.n_heads,
         n_kv_heads=n_kv_heads,

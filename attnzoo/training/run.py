@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from attnzoo import registry
+from attnzoo.contract import Attention
 from attnzoo.errors import Refused, RequestError
 from attnzoo.files import finite
 from attnzoo.measure.environment import environment, now, resolve_device, resolve_precision
@@ -18,6 +19,7 @@ from attnzoo.measure.outcome import outcome
 from attnzoo.measure.record import Record, config_hash
 from attnzoo.model import CausalLM, build_model
 from attnzoo.model.build import head_dim_of
+from attnzoo.model.config import AttentionConfig, attention_of_layers
 from attnzoo.tasks import Task, build_task
 from attnzoo.training.after import correctness, costs, leaks, sample
 from attnzoo.training.config import RunConfig, to_dict
@@ -76,7 +78,7 @@ def train(cfg: RunConfig) -> Record:
         folder.begin(cfg)
         return close(record, folder, started, "refused", reasons)
     folder.begin(cfg)
-    describe(record, model)
+    describe(record, cfg, model)
     wandb = open_wandb(cfg, folder)
     record.wandb = wandb.status()
     run = Run(cfg, folder, device, precision, model, task, record, wandb)
@@ -130,30 +132,38 @@ def train_main(run: Run) -> Fitted:
 
 
 def refusals(cfg: RunConfig, model: CausalLM, device: str, precision: str) -> list[str]:
-    """Every reason why the backend cannot train this very model: its layout, bias, dropout, dtype and device."""
-    attention = model.attention_modules()[0]
-    return registry.why_not(
-        cfg.attention.name,
-        device=device,
-        dtype=DTYPES[precision],
-        n_heads=attention.n_heads,
-        n_kv_heads=attention.n_kv_heads,
-        head_dim=head_dim_of(cfg.model),
-        bias=model.positions.needs_bias,
-        dropout=cfg.model.attention_dropout,
-        training=True,
-        **cfg.attention.options,
-    )
+    """Every reason why a backend of the model cannot train it: its layout, bias, dropout, dtype and device."""
+    found: list[str] = []
+    for choice, attention in members(cfg, model):
+        found += registry.why_not(
+            choice.name,
+            device=device,
+            dtype=DTYPES[precision],
+            n_heads=attention.n_heads,
+            n_kv_heads=attention.n_kv_heads,
+            head_dim=head_dim_of(cfg.model),
+            bias=model.positions.needs_bias,
+            dropout=cfg.model.attention_dropout,
+            training=True,
+            **choice.options,
+        )
+    return list(dict.fromkeys(found))
+
+
+def members(cfg: RunConfig, model: CausalLM) -> list[tuple[AttentionConfig, Attention]]:
+    """Each place of the pattern with the attention of the first layer that has it; one where all layers are alike."""
+    return list(zip(attention_of_layers(cfg.model, cfg.attention), model.attention_modules(), strict=False))
 
 
 def new_record(cfg: RunConfig, device: str, precision: str, why: str) -> Record:
     """A record of what was asked for and where; the backend's own choices are put in by `describe`."""
+    kernels = [c.options.get("kernel", "auto") for c in attention_of_layers(cfg.model, cfg.attention)]
     return Record(
         status="failed",
         reasons=["it did not end"],
         attention=cfg.attention.name,
-        options=dict(cfg.attention.options),
-        kernel_requested=cfg.attention.options.get("kernel", "auto"),
+        options=dict(cfg.model.attention_options or cfg.attention.options),
+        kernel_requested=", ".join(dict.fromkeys(kernels)),
         kernel_resolved=None,
         positions=cfg.positions.name,
         n_heads=cfg.model.n_heads,
@@ -164,10 +174,14 @@ def new_record(cfg: RunConfig, device: str, precision: str, why: str) -> Record:
     )
 
 
-def describe(record: Record, model: CausalLM) -> None:
-    """Fill in what the backend chose: all its options, its key/value heads."""
-    attention = model.attention_modules()[0]
-    record.update(options=attention.settings(), n_kv_heads=attention.n_kv_heads)
+def describe(record: Record, cfg: RunConfig, model: CausalLM) -> None:
+    """Fill in what the backends chose: all their options (of a hybrid by entry of its pattern), their key/value heads."""
+    found = [attention for _, attention in members(cfg, model)]
+    kv_heads = [attention.n_kv_heads for attention in found]
+    record.update(options=found[0].settings(), n_kv_heads=kv_heads[0] if len(set(kv_heads)) == 1 else kv_heads)
+    if pattern := cfg.model.attention_pattern:
+        record.options = {entry: {"name": a.name, **a.settings()} for entry, a in zip(pattern, found, strict=True)}
+        record.layers = [attention.name for attention in model.attention_modules()]
     record.cost = {"parameters": model.parameter_count()}
 
 

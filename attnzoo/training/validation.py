@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from attnzoo.data.sources import data_problems
-from attnzoo.errors import nearest
-from attnzoo.model.config import ModelConfig
+from attnzoo.errors import nearest, unknown
+from attnzoo.model.config import ModelConfig, hybrid_parts
 from attnzoo.tasks.config import ProbeConfig, TaskConfig
 from attnzoo.training.config import CompareConfig, RunConfig
 
@@ -82,6 +82,7 @@ def faults(cfg: RunConfig) -> list[str]:
         found.append(f"trainer.betas={list(cfg.trainer.betas)}: each must be at least 0 and below 1")
     if not cfg.run_dir.strip():
         found.append("run_dir is empty: name a folder")
+    found += _pattern_faults(cfg.model)
     found += [*_head_faults("model", cfg.model, cfg.positions.name), *_recall_faults("task", cfg.task)]
     rows = cfg.positions.max_tokens
     if cfg.positions.name == "learned" and rows < cfg.task.n_tokens:
@@ -133,6 +134,18 @@ def _head_faults(group: str, model: ModelConfig | ProbeConfig, positions: str) -
         yield f"{group}.n_kv_heads={kv_heads} does not divide {group}.n_heads={heads}; valid: {valid}"
 
 
+def _pattern_faults(model: ModelConfig) -> Iterator[str]:
+    pattern = model.attention_pattern
+    if 1 <= model.n_layers < len(pattern):
+        yield (
+            f"model.n_layers={model.n_layers}: model.attention_pattern has {len(pattern)} entries, "
+            "the last would stand in no layer"
+        )
+    for entry in model.attention_options:
+        if entry not in pattern:
+            yield unknown("entry of model.attention_pattern", entry, set(pattern))
+
+
 def _recall_faults(group: str, task: TaskConfig) -> Iterator[str]:
     if task.name == "recall" and 1 <= task.n_tokens < 8:
         yield f"{group}.n_tokens={task.n_tokens}: recall needs at least 8; its shortest period is an eighth of them"
@@ -149,9 +162,18 @@ def _comparison_faults(cfg: CompareConfig) -> Iterator[str]:
     for seed in cfg.seeds:
         if not 0 <= seed <= LARGEST_SEED:
             yield f"seeds: {seed} must be between 0 and {LARGEST_SEED}"
+    members = {member for name in cfg.backends for member in hybrid_parts(name)}
     for name in cfg.options:
-        if name not in cfg.backends:
+        if name not in members:
             yield f"options.{name}: {name} is not among the backends {', '.join(cfg.backends)}"
+    for name in cfg.backends:
+        if 1 <= cfg.model.n_layers < len(hybrid_parts(name)):
+            yield f"model.n_layers={cfg.model.n_layers}: too few for the {len(hybrid_parts(name))} layers of {name}"
+    if cfg.model.attention_pattern:
+        yield (
+            "model.attention_pattern and backends both choose the attention: name hybrids among the backends, "
+            "as in backends=[sdpa,3xgla+sdpa]"
+        )
 
 
 def _folder_faults(folder: Path) -> Iterator[str]:
