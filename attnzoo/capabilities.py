@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
 
 import torch
 
+from attnzoo.errors import RequestError
 from attnzoo.masks import FIELDS
 
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -16,6 +18,18 @@ class Options:
     """A backend's own settings; a backend with settings subclasses this. ``kernel`` names what computes the rule."""
 
     kernel: str = "auto"
+
+
+def cut_down(options: Options, sizes: Sequence[int] = (4, 8, 16)) -> Options:
+    """The options with every count of 8 and more (blocks, chunks, windows, ranks) cut to the first of ``sizes`` that builds."""
+    counts = {f.name: getattr(options, f.name) for f in fields(options) if f.name != "seed"}
+    large = {name: count for name, count in counts.items() if type(count) is int and count >= 8}
+    for size in sizes:
+        try:
+            return replace(options, **{name: min(count, size) for name, count in large.items()})  # type: ignore[arg-type]
+        except RequestError:
+            continue
+    return options
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ COMMANDS = {
     "compare": "train several backends on the same data and measure them side by side",
     "check": "hold backends to the conformance suite",
     "leak": "test a trained model for leaks from the future",
+    "show": "draw what a backend reads, or the heads of a trained model",
     "bench": "time and memory of backends over sequence lengths",
     "sample": "generate text with a trained model",
     "report": "write report.html and summary.csv from run records",

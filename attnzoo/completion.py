@@ -54,7 +54,7 @@ def complete(words: Sequence[str]) -> list[str]:
         return _starting(last, _options(command))
     if command in groups.SCHEMAS:
         return _override(command, last, words[:-1])
-    if command in ("check", "bench"):
+    if command in ("check", "bench", "show"):
         return _starting(last, groups.backend_names())
     return []
 

@@ -281,13 +281,17 @@ class Attention(nn.Module):
         q, k, v = q.to(dtype), self.repeat_kv(k.to(dtype)), self.repeat_kv(v.to(dtype))
         i = torch.arange(n_keys - n_queries, n_keys, device=device)[:, None]
         j = torch.arange(n_keys, device=device)[None, :]
-        visible = mask.dense(n_queries, n_keys, device)
-        own = self.pattern(i, j)
-        if own is not None:
-            visible = visible & own
         block = None if bias is None else bias.block(i, j).to(dtype)
+        visible = self.visible(mask, n_queries, n_keys, device)
         weights = self.weights(q, k, visible, block, None if x is None else x.to(dtype))
         return weights @ v, weights
+
+    def visible(self, mask: Mask, n_queries: int, n_keys: int, device: torch.device | str | None = None) -> Tensor:
+        """The mask with this backend's own pattern: bool, broadcastable to (B, H, Tq, Tk)."""
+        i = torch.arange(n_keys - n_queries, n_keys, device=device)[:, None]
+        own = self.pattern(i, torch.arange(n_keys, device=device)[None, :])
+        dense = mask.dense(n_queries, n_keys, device)
+        return dense if own is None else dense & own
 
     def repeat_kv(self, t: Tensor) -> Tensor:
         """(B, G, T, D) -> (B, H, T, D), interleaved: query head h reads key/value head h // (H/G)."""

@@ -71,6 +71,12 @@ WRONG = [
     "bench sdpa --lengths 0,x --n-heads 0 --seconds 0",
     "bench sdpa --n-kv-heads 3",
     "bench sdpa --against nowhere.json",
+    "show spda",
+    "show linear --tokens 1 --out a.gif",
+    "show linear chunk",
+    "show linear chunks=3",
+    "show empty.txt --head 1",
+    "show untrained",
     "report nowhere",
     "report empty.txt",
     "list --jsn",
@@ -153,6 +159,8 @@ def loaded(*words: str, cwd: Path) -> set[str]:
         ("train --help", set()),
         ("compare --help", set()),
         ("bench --help", set()),
+        ("show --help", set()),
+        ("__complete show lin", set()),
         ("--completion bash", set()),
         ("__complete train attention=", set()),
         ("train attention=linear --cfg job", {"hydra"}),
@@ -242,6 +250,18 @@ def test_bench_measures_writes_and_compares(tmp_path: Path, capsys: pytest.Captu
     assert "exact" in capsys.readouterr().err
 
 
+def test_show_draws_a_backend_with_options(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    words = ["show", "sliding_window", "window=2", "--tokens", "4"]
+    assert cli.main([*words, "--out", str(tmp_path / "a.svg")]) == 0
+    out = capsys.readouterr().out
+    assert "\033" not in out
+    assert "│█▄  │" in out
+    assert "│ ▀█▄│" in out
+    assert (tmp_path / "a.svg").read_text().startswith("<svg")
+    assert cli.main([*words[:2], "attention.window=2", *words[3:], "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["options"] == {"window": 2}
+
+
 def test_a_run_from_training_to_sample_leak_and_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
@@ -251,6 +271,10 @@ def test_a_run_from_training_to_sample_leak_and_report(
     assert json.loads(Path("run/record.json").read_text())["status"] == "ok"
     assert cli.main(["leak", "run", "--tokens", "16", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["passed"]
+    assert cli.main(["show", "run", "--tokens", "8", "--out", "heads.html", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert [len(layer["heads"][0]["weights"]) for layer in shown["layers"]] == [8] * len(shown["layers"])
+    assert "What was read" in Path("heads.html").read_text()
     texts = []
     for seed in ("1", "1", "2"):
         assert cli.main(["sample", "run", "--prompt", "Call ", "--tokens", "12", "--seed", seed]) == 0

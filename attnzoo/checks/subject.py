@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from attnzoo import registry
+from attnzoo.capabilities import cut_down
 from attnzoo.checks.cases import Case, Inputs, make_inputs
 from attnzoo.checks.compare import Failed, InPrecision, Skip, expect_close
 from attnzoo.checks.report import FAILED, PASSED, REFUSED, SKIPPED, Result
@@ -117,18 +118,8 @@ class Subject:
 
     @cached_property
     def small(self) -> Options:
-        """The options with every count of 8 and more (blocks, chunks, windows, ranks) cut down, as far as they still build."""
-        large = {
-            f.name: v
-            for f in dataclasses.fields(self.own)
-            if type(v := getattr(self.own, f.name)) is int and v >= 8 and f.name != "seed"
-        }
-        for size in (4, 8, 16):
-            try:
-                return replace(self.own, **{name: min(value, size) for name, value in large.items()})  # type: ignore[arg-type]
-            except RequestError:
-                continue
-        return self.own
+        """The options, cut down to what a few tokens fill."""
+        return cut_down(self.own)
 
     @property
     def edges(self) -> tuple[int, ...]:

@@ -1,0 +1,105 @@
+"""Draw what an attention reads: a backend's pattern and weights, or the heads of a trained model.
+
+attnzoo show sliding_window
+attnzoo show block_sparse layout=strided stride=2 --tokens 48 --out strided.svg
+attnzoo show runs/sdpa-seed0 --out heads.html
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from attnzoo import groups
+from attnzoo.commands import add_json, print_json
+from attnzoo.errors import RequestError, unknown
+from attnzoo.files import write_text_atomic
+from attnzoo.training.config import load_config
+
+MOST_TOKENS = 1024
+PIPE_WIDTH = 80
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME|RUN", help="a registered backend, or a run folder")
+    parser.add_argument("settings", nargs="*", metavar="KEY=VALUE", help="the backend's own options")
+    parser.add_argument(
+        "--tokens", type=int, metavar="T", help="length of the row (32; of a run: its own, at most 128)"
+    )
+    parser.add_argument("--head", type=int, default=0, metavar="H", help="which of a backend's 4 heads (0)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", metavar="FILE", help="also draw into this file: .svg for a backend, .html for a run")
+    add_json(parser)
+
+
+def run(arguments: Namespace) -> int:
+    is_run = arguments.name not in groups.backend_names()
+    options = _checked(arguments, is_run)
+    shown = _run_shown(arguments) if is_run else _backend_shown(arguments, options)
+    if arguments.json:
+        print_json(shown)
+    return 0
+
+
+def _backend_shown(arguments: Namespace, options: dict[str, Any]) -> dict[str, Any]:
+    from rich.console import Console
+
+    from attnzoo.measure.maps import backend_map
+    from attnzoo.report.show import picture_svg, print_picture
+
+    shown = backend_map(
+        arguments.name, n_tokens=arguments.tokens or 32, head=arguments.head, seed=arguments.seed, options=options
+    )
+    if arguments.out:
+        write_text_atomic(arguments.out, picture_svg(shown))
+    if not arguments.json:
+        console = Console()
+        print_picture(shown, console.width if console.is_terminal else PIPE_WIDTH)
+    return shown
+
+
+def _run_shown(arguments: Namespace) -> dict[str, Any]:
+    load_config(arguments.name)  # a wrong folder is said at once, before torch is imported
+    from attnzoo.measure.maps import model_maps
+    from attnzoo.report.show import heads_html, print_heads
+    from attnzoo.training import load_run
+
+    cfg, model, task = load_run(arguments.name)
+    row = next(iter(task.validation_batches(1))).tokens[:, : arguments.tokens or 128]
+    shown = {
+        "title": f"{cfg.attention.name}: what its heads read",
+        "run": str(arguments.name),
+        "n_tokens": row.shape[1],
+        "text": None if task.tokenizer is None else task.tokenizer.decode(row[0].tolist()),
+        "layers": model_maps(model, row),
+    }
+    if arguments.out:
+        write_text_atomic(arguments.out, heads_html(shown))
+    if not arguments.json:
+        print_heads(shown["layers"])
+    return shown
+
+
+def _checked(arguments: Namespace, is_run: bool) -> dict[str, Any]:
+    """The options; every fault of the request in one error."""
+    faults = []
+    if is_run and not Path(arguments.name).exists():
+        faults.append(f"{unknown('backend', arguments.name, groups.backend_names())}; and there is no such run folder")
+    pairs = [word.removeprefix("attention.").partition("=") for word in arguments.settings]
+    faults += [
+        f"{word!r} is not KEY=VALUE" for word, pair in zip(arguments.settings, pairs, strict=True) if not pair[1]
+    ]
+    if is_run and pairs:
+        faults.append("a run has its options already: only a backend takes KEY=VALUE")
+    if arguments.tokens is not None and not 2 <= arguments.tokens <= MOST_TOKENS:
+        faults.append(f"--tokens {arguments.tokens}: must be 2 to {MOST_TOKENS}")
+    suffix, right = Path(arguments.out or "").suffix.lower(), ".html" if is_run else ".svg"
+    if arguments.out and suffix != right:
+        why = ": no installed library writes one; a browser opens the SVG" if suffix == ".png" and not is_run else ""
+        faults.append(f"--out {arguments.out}: {'a run' if is_run else 'a backend'} is drawn as {right}{why}")
+    if faults:
+        raise RequestError("attnzoo show cannot do this", faults)
+    return {key: yaml.safe_load(value) for key, _, value in pairs}
