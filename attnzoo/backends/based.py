@@ -67,6 +67,7 @@ class Based(Recurrent):
     Departures: the paper puts the two into alternating layers, with convolutions between; here one layer holds both.
     ``window=0`` is the paper's linear layer, to be alternated with sliding_window. W_q and W_k act on each head's q and k
     (the paper projects x straight to n). Equal products of two channels are kept once, which halves the state.
+    Use: for more recall than a plain linear state gives, at a larger one of fixed size.
     """
 
     Options = BasedOptions

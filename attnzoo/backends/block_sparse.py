@@ -31,6 +31,7 @@ class BlockSparseOptions(Options):
         random_blocks: further past blocks, drawn by ``seed`` and the block's number alone, so that training and decoding
             at any length read the same ones (bigbird).
         stride: see layout (strided, fixed).
+        seed: of the random blocks.
     """
 
     layout: str = "bigbird"
@@ -55,11 +56,14 @@ class BlockSparseOptions(Options):
 class BlockSparse(Attention):
     """Softmax attention in which each block of c queries reads m blocks of keys: near, global, random or strided ones.
 
-    Within a block that is read, the mask decides token by token. Cost: time and memory O(T·m·c); m does not grow with T for
+    A_i is the softmax of q_i·k_j / sqrt(D) over j ≤ i whose block j // c is one that block i // c reads; within it the mask
+    decides token by token.
+    Cost: time and memory O(T·m·c); m does not grow with T for
     bigbird, and grows as T/(c·stride) for strided and fixed. State: 2·T·G·D (any past block may be read again).
     Departures: BigBird's global queries are left out (under a causal mask the first blocks already see all of their past);
     every head reads the same blocks, counted from the first slot (left padding and packing shift them); strided and fixed
     work on blocks rather than tokens.
+    Use: for long sequences in which far tokens matter and a fixed choice of them is enough.
     """
 
     Options = BlockSparseOptions

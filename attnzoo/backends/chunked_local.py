@@ -35,6 +35,7 @@ class ChunkedLocal(Attention):
     State: the current chunk, 2·c·G·D, whatever T. Gives up every look across a chunk's edge: the first token of a chunk
     sees itself only, so layers of this kind need others beside them (Llama 4: three of four, with RoPE; the fourth sees
     everything, without positions). Departure: chunks count from the first slot, also with left padding or documents.
+    Use: for the cheap layers of a hybrid, beside layers that see everything.
     """
 
     Options = ChunkOptions

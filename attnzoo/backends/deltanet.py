@@ -15,6 +15,7 @@ class DeltaNet(DeltaRule):
     Cost: time O(T·D·(Dv + chunk)), memory O(T), in chunks by the WY form. State: G·D·Dv float32, whatever T.
     Departures: the SiLU and convolution before q and k are normalised and the norm of the output are the layer's
     business; with G < H the β are those of the key/value heads.
+    Use: where keys come back with new values: the old one is replaced instead of added to.
     """
 
     Options = ChunkOptions

@@ -38,6 +38,7 @@ class DilatedWindow(Attention):
     State: a ring of W·r keys and values, 2·W·r·G·D, whatever T; a step reads W of them.
     Gives up every look at a distance that is no multiple of r: tokens of different residues never meet in a layer of
     this kind alone. Departure: every head has the same r (the paper also mixes dilations over heads and layers).
+    Use: for a longer reach at a window's cost, beside layers with plain windows.
     """
 
     Options = DilatedOptions

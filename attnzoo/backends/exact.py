@@ -17,6 +17,7 @@ class Exact(Attention):
 
     O = softmax(Q K^T / sqrt(D) + M) V, the softmax along the keys.
     Cost: time and memory O(Tq·Tk). State: keys and values of every token, 2·T·G·D.
+    Use: to read the matrix itself, as the baseline of correctness, and for short sequences.
     """
 
     source = "arXiv:1706.03762"

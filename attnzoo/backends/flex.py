@@ -31,8 +31,10 @@ def _eager(wanted: bool) -> AbstractContextManager:
 class Flex(Attention):
     """Exact softmax attention by FlexAttention; ``kernel`` is auto, compiled or eager.
 
+    O = softmax(Q K^T / sqrt(D) + M) V. auto compiles on CUDA and runs eagerly elsewhere; on a CPU torch has no backward
+    for it: inference only.
     Cost: time O(blocks the mask leaves visible), memory O(T) compiled and O(Tq·Tk) eager. State: 2·T·G·D.
-    auto compiles on CUDA and runs eagerly elsewhere. On a CPU torch has no backward for it: inference only.
+    Use: on a GPU, for masks and score biases that the other fused kernels are given densely.
     """
 
     source = "arXiv:2412.05496"

@@ -36,6 +36,7 @@ class Forgetting(Attention):
     Cost: time O(T²), memory O(T·tile), no T² matrix. State: 2·T·G·D, and log f in float32, T·H. Sums of log f are taken
     in float64 and rounded once they are relative to a query nearby. Needs a causal mask without a prefix.
     Departure: the rule alone; the paper's larger block ("Pro") adds QK-norm, an output gate and shifted keys and values.
+    Use: for softmax attention with a learned recency, also in place of positions.
     """
 
     Options = TileOptions

@@ -18,6 +18,7 @@ class GatedDeltaNet(DeltaRule):
     q and k of length 1.
     Cost: time O(T·D·(Dv + chunk)), memory O(T). State: G·D·Dv float32, whatever T.
     Departures: as deltanet's.
+    Use: as deltanet, on texts long enough that what is old must also fade.
     """
 
     Options = ChunkOptions

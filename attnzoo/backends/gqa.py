@@ -10,8 +10,10 @@ from attnzoo.registry import register
 class GQA(FusedSoftmax):
     """Grouped-query attention: fused softmax attention with G = H/4, or what ``n_kv_heads`` says.
 
-    Query head h reads key/value head h // (H/G). Cost: as sdpa. State: 2·T·G·D, H/G times smaller than with G = H.
+    O_h = softmax(Q_h K_g^T / sqrt(D) + M) V_g, g = h // (H/G).
+    Cost: as sdpa. State: 2·T·G·D, H/G times smaller than with G = H.
     Where H is not a multiple of 4 the default is G = 1.
+    Use: where the cache, or reading it, dominates decoding; its paper reports quality near that of G = H.
     """
 
     source = "arXiv:2305.13245"

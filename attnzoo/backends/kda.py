@@ -33,6 +33,7 @@ class KDA(DeltaRule):
     α_t = exp(-A softplus(x_t W_1 W_2 + b)), D numbers a head, β_t = σ(x_t w).
     Cost: time O(T·D·(Dv + chunk)), memory O(T); the decay inside a chunk takes log2(chunk) passes over the keys.
     State: G·D·Dv float32, whatever T. Departures: as deltanet's, and no gate on the output.
+    Use: as gated_deltanet, where channels should fade at rates of their own.
     """
 
     Options = KDAOptions

@@ -34,6 +34,7 @@ class Linear(Attention):
     O_i = φ(q_i) Σ_{j≤i} φ(k_j) v_j^T / φ(q_i) Σ_{j≤i} φ(k_j); the keys are not scaled. Not an approximation of softmax.
     Cost: time O(T·D·Dv), memory O(T). State: G·D·(Dv+1) float32, whatever T. Computed in chunks, states and sums in float32.
     Departure: where every φ(k) in sight underflows float32 (keys below about -100) the output is 0.
+    Use: for a constant state and linear time, where recalling single far tokens matters little.
     """
 
     Options = LinearOptions

@@ -18,6 +18,7 @@ class Mamba2(Recurrent):
     Cost: time O(T·D·Dv), memory O(T). State: G·D·Dv float32, whatever T.
     Departures: s = 1/sqrt(D) (the paper has 1); k belongs to its head instead of being shared by all; the skip D·X, the
     norm, the gate and the convolution of the Mamba block are the layer's business.
+    Use: for a state that forgets by content, at one number a head and token.
     """
 
     Options = ChunkOptions

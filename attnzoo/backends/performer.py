@@ -55,6 +55,7 @@ class Performer(Recurrent):
     Departures: the directions are drawn once (the paper may redraw them in training) and shared by all heads and layers;
     a weight below e^-87 of the largest possible may be lost, and where the sum of all is below e^-69 (|q| and |k| in the
     tens, pointing apart) the output is 0.
+    Use: to approximate softmax attention itself while queries and keys stay short.
     """
 
     Options = PerformerOptions

@@ -34,6 +34,7 @@ class Retention(Recurrent):
     Cost: time O(T·D·Dv), memory O(T). State: G·D·(Dv+1) float32 (G·D·Dv without ``normalise``), whatever T.
     Departures: the group norm and gate on the output and the xPos rotation are the layer's business; with G < H the
     decays are those of the key/value heads.
+    Use: as the simplest decayed state, without gates or parameters.
     """
 
     Options = RetentionOptions

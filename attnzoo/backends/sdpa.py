@@ -10,9 +10,11 @@ from attnzoo.registry import register
 class SDPA(FusedSoftmax):
     """Exact softmax attention, fused; ``kernel`` is auto, flash, efficient, cudnn or math.
 
+    O = softmax(Q K^T / sqrt(D) + M) V. ``auto`` lets torch choose, and the choice is recorded; a kernel asked for by name runs
+    or is refused.
     Cost: time O(Tq·Tk), memory O(T) with the flash, efficient and cudnn kernels; a mask that is not plain causality is
     passed densely, n x n bits, and the recorded kernel ends in ``+mask``. State: 2·T·G·D.
-    ``auto`` lets torch choose, and the choice is recorded. A kernel asked for by name runs or is refused.
+    Use: the first choice for softmax attention, and what the others are compared with.
     """
 
     source = "arXiv:2205.14135, arXiv:2307.08691"

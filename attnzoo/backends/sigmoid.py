@@ -35,6 +35,7 @@ class Sigmoid(Attention):
     scores near 0 sum to about 1; or, with ``length=null``, the number of keys that the query sees, at any length.
     Cost: time O(T²), memory O(T·tile), no T² matrix. State: 2·T·G·D.
     Departure: the paper's models also have QK-norm and a learned scale on each residual branch; those are the layer's.
+    Use: where keys should not compete for a fixed sum of weight.
     """
 
     Options = SigmoidOptions

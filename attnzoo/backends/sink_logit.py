@@ -36,6 +36,7 @@ class SinkLogit(Attention):
     softmax computes the whole; the channels are padded to a multiple of 8, as its GPU kernels want them.
     Cost: time O(Tq·Tk), memory O(T); a mask that is not plain causality is passed densely, as in sdpa. One token
     decoded is written out, so that the cache is read where it lies. State: 2·T·G·D.
+    Use: to let a head read nothing, instead of resting on the first token; with windows, which lose that token.
     """
 
     Options = SinkLogitOptions

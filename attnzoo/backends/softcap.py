@@ -32,6 +32,7 @@ class Softcap(Attention):
 
     A score bias is added after the cap, so that positions keep their full range.
     Cost: time O(T²), memory O(T·tile), no T² matrix. State: 2·T·G·D.
+    Use: where logits grow in training until half precision or the softmax saturates.
     """
 
     Options = SoftcapOptions

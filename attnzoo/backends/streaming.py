@@ -33,6 +33,7 @@ class Streaming(WindowAttention):
     Departures: positions are those of the text, where the paper counts positions inside the cache once tokens have been
     dropped; sinks are the first slots of the sequence (left padding shifts them, packed documents after the first have
     none); the model is trained with its window, where the paper applies it to a trained model.
+    Use: to decode without end in constant memory; what has left the window is forgotten.
     """
 
     Options = StreamingOptions

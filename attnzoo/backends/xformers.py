@@ -34,8 +34,10 @@ def _operator():
 class Xformers(Attention):
     """Exact softmax attention by xformers' memory-efficient operator.
 
-    Cost: time O(Tq·Tk), memory O(T). State: 2·T·G·D. Window and documents use the library's own bias objects, translated
-    from `Mask`; fields without such an object (sinks, prefix, key padding, score bias) are refused.
+    O = softmax(Q K^T / sqrt(D) + M) V. Window and documents use the library's own bias objects, translated from `Mask`; fields
+    without such an object (sinks, prefix, key padding, score bias) are refused.
+    Cost: time O(Tq·Tk), memory O(T). State: 2·T·G·D.
+    Use: on a GPU, to compare with code that is built on this operator.
     """
 
     source = "arXiv:2112.05682; xformers.ops.memory_efficient_attention"

@@ -72,16 +72,16 @@ def _print(rows: list[dict[str, Any]], broken: list[dict[str, str]], device: str
         table.add_column(title, overflow="fold", no_wrap=title == "backend")
     for row in rows:
         masks = "all" if set(row["masks"]) == FIELDS else ", ".join(row["masks"])
-        growth = [_growth(row[key]) for key in ("time", "memory", "state")]
+        exponents = [growth(row[key]) for key in ("time", "memory", "state")]
         here = HERE[row["here"]] + _escaped("; ".join(row["why_not"]))
-        table.add_row(row["name"], row["heads"], masks, *growth, here, row["origin"])
+        table.add_row(row["name"], row["heads"], masks, *exponents, here, row["origin"])
     console.print(table, highlight=False)
     for plugin in broken:
         text = f"[red]{plugin['name']}[/] of {_escaped(plugin['origin'])} failed to import: {_escaped(plugin['error'])}"
         console.print(text, highlight=False)
 
 
-def _growth(exponent: float) -> str:
+def growth(exponent: float) -> str:
     """How a cost grows with the tokens T."""
     return {0.0: "1", 1.0: "T", 2.0: "T²"}.get(exponent, f"T^{exponent:g}")
 
