@@ -4,6 +4,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 extra=${1:-}
 python=${PYTHON:-python3}
+unset PYTHONDONTWRITEBYTECODE  # or every process compiles torch anew: 14 s each time
 "$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' || {
   echo "attnzoo needs Python 3.11 to 3.13; $python is $("$python" --version 2>&1). Set PYTHON=/path/to/one." >&2
   exit 2

@@ -35,7 +35,7 @@ def test_a_run_is_typed_and_carries_the_backends_options() -> None:
     assert cfg.trainer.betas == (0.9, 0.95)
 
 
-def test_a_comparison_defaults_to_all_nine_backends_with_the_recall_probe() -> None:
+def test_a_comparison_defaults_to_the_nine_first_backends_with_the_recall_probe() -> None:
     cfg = compose("compare")
     assert type(cfg) is CompareConfig
     assert cfg.backends == [

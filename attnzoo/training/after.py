@@ -19,6 +19,7 @@ from attnzoo.training.evaluate import autocast
 from attnzoo.training.optim import build_optimizer
 
 LONGEST_SAMPLE = 256
+CANARY_WIDTH = 64
 
 
 def sample(model: CausalLM, task: Task, seed: int, temperature: float = 0.8) -> str:
@@ -45,12 +46,9 @@ def leaks(model: CausalLM, task: Task, cfg: RunConfig, device: str, precision: s
     report = leak_test(
         subject, vocab_size=task.vocab_size, n_tokens=task.n_tokens, seed=cfg.seed, device=device, model=model
     )
-    narrow = replace(
-        cfg.model,
-        n_layers=min(max(2, len(cfg.model.attention_pattern)), cfg.model.n_layers),
-        d_model=16 * cfg.model.n_heads,
-        head_dim=16,
-    )
+    heads, n_layers = cfg.model.n_heads, min(max(2, len(cfg.model.attention_pattern)), cfg.model.n_layers)
+    head_dim = max(4, CANARY_WIDTH // heads // 2 * 2)  # even, for rope
+    narrow = replace(cfg.model, n_layers=n_layers, d_model=head_dim * heads, head_dim=head_dim)
     canary = entropy_canary(
         lambda: build_model(replace(cfg, model=narrow), task.vocab_size),
         task.vocab_size, n_tokens=min(32, task.n_tokens), seed=cfg.seed, device=device,
@@ -72,14 +70,15 @@ def correctness(cfg: RunConfig, device: str) -> dict[str, Any]:
 
 
 def costs(model: CausalLM, task: Task, cfg: RunConfig, device: str, precision: str) -> dict[str, Any]:
-    """The record's cost of this model alone: counts, timings, peak memory of a training step in a fresh process."""
+    """The record's cost of this model alone: counts, timings where asked for, peak memory of a training step in a fresh process."""
     shape, measure = (cfg.trainer.batch_size, task.n_tokens), cfg.measure
     found = model_costs(model, batch_size=shape[0], n_tokens=shape[1], context=measure.decode_context)
-    name = cfg.attention.name
-    found |= time_models(
-        {name: model}, task_shape=shape, measure=measure, precision=precision, seed=cfg.seed,
-        make_optimizer=lambda timed: build_optimizer(timed, cfg.trainer),
-    )[name]  # fmt: skip
+    if measure.timing:
+        name = cfg.attention.name
+        found |= time_models(
+            {name: model}, task_shape=shape, measure=measure, precision=precision, seed=cfg.seed,
+            make_optimizer=lambda timed: build_optimizer(timed, cfg.trainer),
+        )[name]  # fmt: skip
     if measure.memory:
         peak = train_step_memory(
             cfg, vocab_size=task.vocab_size, batch_size=shape[0], n_tokens=shape[1], device=device, precision=precision

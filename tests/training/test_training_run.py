@@ -262,6 +262,14 @@ def test_leaks_correctness_and_costs_are_in_the_record(tmp_path):
     assert record.cost.cache_bytes == record.cost.cache_bytes_formula
 
 
+def test_without_timing_only_counts_are_measured(tmp_path):
+    cfg = tiny(tmp_path / "run")
+    cfg.measure.enabled, cfg.measure.timing, cfg.measure.leak, cfg.measure.memory = True, False, False, False
+    cost = train(cfg).cost
+    assert cost.parameters > 0
+    assert not [key for key in cost if key.endswith("_ms") or "per" in key]
+
+
 def test_importing_the_package_and_its_settings_loads_no_torch():
     code = "import sys, attnzoo.training.config; print({'torch', 'lightning', 'wandb'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
