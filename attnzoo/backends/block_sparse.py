@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from attnzoo.contract import Attention, Capabilities, Options, ScoreBias, softmax_flops
 from attnzoo.errors import RequestError, unknown
 from attnzoo.kernels.blocks import attend_blocks
+from attnzoo.kernels.compiling import constant_result
 from attnzoo.masks import Mask
 from attnzoo.registry import register
 
@@ -120,7 +121,7 @@ def random_blocks(o: BlockSparseOptions, n: Tensor) -> list[Tensor]:
     return drawn
 
 
-@torch.compiler.assume_constant_result
+@constant_result
 def block_lists(o: BlockSparseOptions, n_blocks: int, device: torch.device) -> Tensor:
     """(N, m): the blocks each query block reads, -1 for none."""
     return _block_lists(o, n_blocks, device)

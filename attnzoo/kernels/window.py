@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from attnzoo.contract import Attention, Capabilities, ScoreBias, softmax_flops
 from attnzoo.kernels.blocks import attend_blocks
+from attnzoo.kernels.compiling import constant_result
 from attnzoo.kernels.ring import RingCache, attend_ring
 from attnzoo.masks import Mask
 
@@ -115,7 +116,7 @@ def window_block(window: int) -> int:
     return next((c for c in (32, 64, 128) if 2 * c >= window - 1), 256)
 
 
-@torch.compiler.assume_constant_result
+@constant_result
 def window_and_sinks(n_blocks: int, reach: int, first: int, device: torch.device) -> Tensor:
     """(N, m): each block, the ``reach`` before it, and those of the ``first`` ones that are not among them; -1 for none."""
     return _window_and_sinks(n_blocks, reach, first, device)
