@@ -81,7 +81,9 @@ class Attention(nn.Module):
         self.dropout, self.scale = dropout, scale if scale is not None else 1 / math.sqrt(head_dim)
         self.options = options if options is not None else self.Options()
         self.kernel = "not run yet"
-        self._cleared: set[Request] = set()
+        self._cleared: set[tuple] = (
+            set()
+        )  # of `_check_request`: cheaper to look up than a Request, once a layer and token
 
     # -- what a subclass writes ---------------------------------------------------------------------------------------
 
@@ -314,30 +316,20 @@ class Attention(nn.Module):
         return self.dropout if self.training else 0.0
 
     def _check_request(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: ScoreBias | None) -> None:
-        request = Request(
-            n_heads=self.n_heads,
-            n_kv_heads=self.n_kv_heads,
-            head_dim=self.head_dim,
-            value_dim=v.shape[3],
-            device=q.device.type,
-            dtype=q.dtype,
-            mask_fields=mask.fields,
-            contiguous_documents=mask.contiguous_documents,
-            cross=q.shape[2] != k.shape[2],
-            bias=bias is not None,
-            bias_gradient=bias is not None and any(p.requires_grad for p in bias.parameters()),
-            dropout=self.dropout_now,
-            training=torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad),
-            options=self.options,
-        )
+        bias_gradient = bias is not None and any(p.requires_grad for p in bias.parameters())
+        training = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
+        asked = (
+            v.shape[3], q.device.type, q.dtype, mask.fields, mask.contiguous_documents, q.shape[2] != k.shape[2],
+            bias is not None, bias_gradient, self.dropout_now, training,
+        )  # fmt: skip
         compiling = torch.compiler.is_compiling()  # a traced call must leave no trace in the module
-        if not compiling and request in self._cleared:
+        if not compiling and asked in self._cleared:
             return
-        why = self.reasons(request)
+        why = self.reasons(Request(self.n_heads, self.n_kv_heads, self.head_dim, *asked, options=self.options))
         if why:
             raise Refused(f"{self.name} cannot compute this", why)
         if not compiling:
-            self._cleared.add(request)
+            self._cleared.add(asked)
 
 
 def masked_softmax(scores: Tensor, visible: Tensor) -> Tensor:

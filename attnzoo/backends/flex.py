@@ -5,16 +5,18 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache
+from functools import cache, lru_cache
 
 import torch
 from torch import Tensor
-from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 from attnzoo.contract import Attention, Capabilities, Request, ScoreBias
 from attnzoo.masks import Mask
 from attnzoo.masks.translate import flex_mask_mod
 from attnzoo.registry import register
+
+LARGE = 2**28  # entries of a Tq x Tk matrix
 
 
 @cache
@@ -54,10 +56,7 @@ class Flex(Attention):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: ScoreBias | None, x: Tensor | None) -> Tensor:
         n_queries, n_keys = q.shape[2], k.shape[2]
-        rows = None if mask.static else q.shape[0]
-        block_mask = create_block_mask(
-            flex_mask_mod(mask, n_queries, n_keys), rows, None, n_queries, n_keys, device=q.device
-        )
+        block_mask = _block_mask(mask, q, n_keys)
         score_mod = None if bias is None else _score_mod(bias, n_keys - n_queries)
         compiled = self.options.kernel == "compiled" or (self.options.kernel == "auto" and q.device.type == "cuda")
         run = _compiled() if compiled else flex_attention
@@ -76,6 +75,34 @@ class Flex(Attention):
             )
         self.ran("flex/compiled" if compiled else "flex/eager")
         return out
+
+
+def _block_mask(mask: Mask, q: Tensor, n_keys: int) -> BlockMask | None:
+    """Which blocks are visible; None where all are: one query at the end of a causal sequence."""
+    batch, _, n_queries, _ = q.shape
+    if n_queries == 1 and not mask.fields:
+        return None
+    if mask.static and not torch.compiler.is_compiling():
+        return static_block_mask((mask.causal, mask.window, mask.sinks, mask.prefix), n_queries, n_keys, q.device)
+    mod = flex_mask_mod(mask, n_queries, n_keys)
+    return create_block_mask(mod, None if mask.static else batch, None, n_queries, n_keys, device=q.device)
+
+
+@lru_cache(maxsize=8)
+def static_block_mask(fields: tuple, n_queries: int, n_keys: int, device: torch.device) -> BlockMask:
+    """The block mask of positions alone, built once for all layers and steps.
+
+    Uncompiled, torch builds it from a Tq x Tk matrix; compiling takes seconds, which pays for large ones only.
+    """
+    large = device.type == "cuda" and n_queries * n_keys > LARGE
+    make = _compiled_block_mask() if large else create_block_mask
+    with torch.inference_mode(False):  # made during an evaluation, it must still serve training
+        return make(flex_mask_mod(Mask(*fields), n_queries, n_keys), None, None, n_queries, n_keys, device=device)
+
+
+@cache
+def _compiled_block_mask():
+    return torch.compile(create_block_mask)
 
 
 def _score_mod(bias: ScoreBias, offset: int):

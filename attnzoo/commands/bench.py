@@ -1,8 +1,11 @@
 """Time and peak memory of backends over sequence lengths; all of them take turns in every round.
 
 attnzoo bench sdpa sliding_window linear --lengths 1024,2048,4096
-attnzoo bench --level model --json
+attnzoo bench sdpa sliding_window sliding_window.window=128 --compile
+attnzoo bench --level model --ops train_step,decode --json
 attnzoo bench --out runs/bench              bench.json, bench.csv and bench.html
+attnzoo bench peers                         against what people would use instead: the extra 'peers'
+attnzoo bench peers train decode            some of its races
 """
 
 from __future__ import annotations
@@ -10,21 +13,38 @@ from __future__ import annotations
 import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from attnzoo import groups
 from attnzoo.commands import add_device, add_json, print_json
 from attnzoo.errors import RequestError, unknown
 from attnzoo.files import read_json, write_json_atomic, write_text_atomic
 
+PEERS = "peers"
 DTYPES = ("float32", "bfloat16", "float16")
-SIZES = {"batch_size": (1, "B"), "n_heads": (4, "H"), "head_dim": (64, "D"), "rounds": (15, "most rounds of timing")}
+SIZES = {
+    "batch_size": (1, "B"),
+    "n_heads": (4, "H"),
+    "head_dim": (64, "D"),
+    "rounds": (15, "most rounds of timing"),
+    "n_layers": (2, "L of the model"),
+    "vocab_size": (256, "V of the model"),
+    "decode_tokens": (16, "tokens decoded or generated in one call"),
+}
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("names", nargs="*", metavar="NAME", help="registered backends (all)")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME",
+        help="registered backends (all) and their options as NAME.OPTION=VALUE; or 'peers', and some of its races (all)",
+    )  # fmt: skip
+    parser.add_argument("--quick", action="store_true", help="peers at small sizes, to see that everything runs")
     parser.add_argument(
         "--level", choices=("operator", "model"), default="operator", help="the attention alone, or a model"
     )
+    parser.add_argument("--ops", default="", metavar="OP,…", help="of the level's works only these (all)")
     parser.add_argument("--lengths", default="512,1024,2048", metavar="T,T,…", help="sequence lengths (512,1024,2048)")
     for name, (default, meaning) in SIZES.items():
         flag = f"--{name.replace('_', '-')}"
@@ -32,7 +52,12 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--n-kv-heads", type=int, metavar="N", help="G (the backend's own)")
     parser.add_argument("--dtype", choices=DTYPES, default="float32")
     parser.add_argument("--seconds", type=float, default=20.0, help="time limit of the rounds of one length (20)")
+    parser.add_argument("--limit", type=float, help="time limit of everything, in seconds; what is not reached says so")
+    parser.add_argument("--compile", action="store_true", help="each backend under torch.compile too")
+    parser.add_argument("--fresh-memory", action="store_true", help="peak memory of each row in its own process; slow")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--html", metavar="FILE", help="also write the page there")
+    parser.add_argument("--csv", metavar="FILE", help="also write the rows there")
     parser.add_argument("--out", metavar="FOLDER", help="also write bench.json, bench.csv and bench.html there")
     parser.add_argument("--against", metavar="OLD.json", help="name what became slower since, exit 1 if anything did")
     add_device(parser)
@@ -40,34 +65,19 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    names, lengths = _checked(arguments)
     old = read_json(arguments.against) if arguments.against else None
-    import torch
-
-    from attnzoo import registry
-    from attnzoo.measure import resolve_device
-    from attnzoo.measure.bench import bench
+    found = _peers(arguments) if arguments.names[:1] == [PEERS] else _backends(arguments)
     from attnzoo.measure.trend import regressions
     from attnzoo.report import write_bench_report
     from attnzoo.report.bench_table import bench_csv, print_bench, regression_lines
 
-    device = resolve_device(arguments.device)
-    found = bench(
-        names or registry.list_backends(),
-        level=arguments.level,
-        lengths=lengths,
-        device=device,
-        dtype=getattr(torch, arguments.dtype),
-        n_kv_heads=arguments.n_kv_heads,
-        seconds=arguments.seconds,
-        seed=arguments.seed,
-        **{name: getattr(arguments, name) for name in SIZES},
-    )
-    if arguments.out:
-        out = Path(arguments.out)
+    out = Path(arguments.out) if arguments.out else None
+    if out:
         write_json_atomic(out / "bench.json", found)
-        write_text_atomic(out / "bench.csv", bench_csv(found))
-        write_bench_report(found, out / "bench.html")
+    for path in filter(None, (arguments.csv, out and out / "bench.csv")):
+        write_text_atomic(path, bench_csv(found))
+    for path in filter(None, (arguments.html, out and out / "bench.html")):
+        write_bench_report(found, path)
     if arguments.json:
         print_json(found)
     else:
@@ -78,10 +88,43 @@ def run(arguments: Namespace) -> int:
     return int(bool(worse) or any(row["status"] not in ("ok", "refused") for row in found["rows"]))
 
 
-def _checked(arguments: Namespace) -> tuple[list[str], list[int]]:
-    """The named backends and the lengths; every fault of the request in one error."""
+def _backends(arguments: Namespace) -> dict[str, Any]:
+    names, options, lengths = _checked(arguments)
+    import torch
+
+    from attnzoo import registry
+    from attnzoo.measure import resolve_device
+    from attnzoo.measure.bench import bench
+
+    return bench(
+        names or registry.list_backends(),
+        level=arguments.level,
+        ops=[word for word in arguments.ops.split(",") if word],
+        lengths=lengths,
+        device=resolve_device(arguments.device),
+        dtype=getattr(torch, arguments.dtype),
+        n_kv_heads=arguments.n_kv_heads,
+        seconds=arguments.seconds,
+        limit=arguments.limit,
+        seed=arguments.seed,
+        options=options,
+        compiled=arguments.compile,
+        fresh_memory=arguments.fresh_memory,
+        **{name: getattr(arguments, name) for name in SIZES},
+    )
+
+
+def _peers(arguments: Namespace) -> dict[str, Any]:
+    from attnzoo.measure.peers import bench_peers
+
+    return bench_peers(arguments.names[1:], quick=arguments.quick, seconds=arguments.seconds, seed=arguments.seed)
+
+
+def _checked(arguments: Namespace) -> tuple[list[str], dict[str, dict[str, Any]], list[int]]:
+    """The named backends, their options, and the lengths; every fault of the request in one error."""
     known = groups.backend_names()
-    faults = [unknown("backend", name, known) for name in arguments.names if name not in known]
+    names, options, faults = _split(arguments.names)
+    faults += [unknown("backend", name, known) for name in names if name not in known]
     words = arguments.lengths.split(",")
     faults += [f"--lengths: {word!r} is no length" for word in words if not (word.isdigit() and int(word))]
     for name in SIZES:
@@ -92,6 +135,27 @@ def _checked(arguments: Namespace) -> tuple[list[str], list[int]]:
         faults.append(f"--n-kv-heads {kv_heads} does not divide --n-heads {heads}")
     if not 0 < arguments.seconds < float("inf"):
         faults.append(f"--seconds {arguments.seconds}: must be more than 0")
+    if arguments.limit is not None and not arguments.limit > 0:
+        faults.append(f"--limit {arguments.limit}: must be more than 0")
+    if arguments.quick:
+        faults.append("--quick belongs to `attnzoo bench peers`: here --lengths and the sizes say how small")
     if faults:
         raise RequestError("attnzoo bench cannot do this", faults)
-    return arguments.names, [int(word) for word in words]
+    return names, options, [int(word) for word in words]
+
+
+def _split(words: list[str]) -> tuple[list[str], dict[str, dict[str, Any]], list[str]]:
+    """Names, NAME.OPTION=VALUE as name -> option -> value, and what is neither."""
+    names: list[str] = []
+    options: dict[str, dict[str, Any]] = {}
+    faults: list[str] = []
+    for word in words:
+        place, equals, value = word.partition("=")
+        name, dot, option = place.partition(".")
+        if not equals:
+            names.append(word)
+        elif dot and name and option:
+            options.setdefault(name, {})[option] = yaml.safe_load(value)
+        else:
+            faults.append(f"{word!r} is neither a name nor NAME.OPTION=VALUE")
+    return names, options, faults

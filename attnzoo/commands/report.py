@@ -1,23 +1,34 @@
-"""Write report.html and summary.csv from the records in a folder, and print the table.
+"""Write report.html and summary.csv from the records in a folder, and print the table; or show benchmarks kept as JSON.
 
 attnzoo report runs/compare
+attnzoo report experiments/gpu
 """
 
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from pathlib import Path
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
-        "folder", metavar="FOLDER", help="a comparison's folder, a run folder, or a folder of run folders"
+        "folder",
+        metavar="FOLDER",
+        help="a comparison's folder, a run folder, a folder of run folders, or benchmarks: their folder or one JSON file",
     )
 
 
 def run(arguments: Namespace) -> int:
     from attnzoo.report import find_records, print_table, write_report
+    from attnzoo.report.benches import find_benches, show_benches
 
-    path = write_report(arguments.folder)
-    print_table(find_records(arguments.folder).records)
+    place = Path(arguments.folder)
+    benches = find_benches(place) if place.is_dir() or place.suffix == ".json" else {}
+    if benches:
+        for page in show_benches(benches):
+            print(f"report: {page}")
+        return 0
+    path = write_report(place)
+    print_table(find_records(place).records)
     print(f"report: {path}")
     return 0

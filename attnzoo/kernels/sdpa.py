@@ -97,6 +97,10 @@ def call(
     Raises:
         Refused: the kernel that was asked for by name cannot run, with torch's reasons.
     """
+    packed = _packed(q, k, attn_mask)
+    if packed is not None:
+        out, ran = call(packed, k, v, attn_mask, False, scale=scale, dropout=dropout, kernel=kernel)
+        return out.reshape(*q.shape[:3], v.shape[3]), ran
     grouped = True if q.shape[1] != k.shape[1] else False  # noqa: SIM210  compiled, only a branch makes it a bool
     arguments: dict[str, Any] = {
         "attn_mask": attn_mask,
@@ -117,6 +121,20 @@ def call(
         except RuntimeError as error:
             reasons = [str(w.message).split(" (Triggered")[0] for w in said] or [str(error)]
             raise Refused(f"the SDPA kernel {kernel!r} cannot run this", reasons) from error
+
+
+def _packed(q: Tensor, k: Tensor, attn_mask: Tensor | None) -> Tensor | None:
+    """One query a head (B, H, 1, D), fewer heads of keys: the queries that share keys as rows of one head, so that those
+    keys are read once and not H/G times. (B, G·s, H/(G·s), D), s the fewest parts that leave no thread idle; None where
+    there is nothing to pack.
+    """
+    batch, heads, n_queries, _ = q.shape
+    shared = heads // k.shape[1]
+    if n_queries != 1 or shared == 1 or (attn_mask is not None and attn_mask.shape[1] != 1):
+        return None
+    threads = torch.get_num_threads() if q.device.type == "cpu" else 1
+    parts = next((s for s in range(1, shared) if shared % s == 0 and batch * k.shape[1] * s >= threads), shared)
+    return None if parts == shared else q.reshape(batch, k.shape[1] * parts, shared // parts, -1)
 
 
 def _chosen(q: Tensor, k: Tensor, v: Tensor, arguments: dict) -> str:

@@ -66,6 +66,8 @@ class Mask:
     prefix: int = 0
     key_padding: Tensor | None = field(default=None, repr=False)
     documents: Tensor | None = field(default=None, repr=False)
+    fields: frozenset[str] = field(init=False, repr=False)
+    """The fields that change anything, as names of `FIELDS`."""
     _contiguous: bool | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -85,10 +87,6 @@ class Mask:
             reasons.append(f"documents must be integer ids (B, T); got {docs.dtype} {tuple(docs.shape)}")
         if reasons:
             raise RequestError("this mask makes no sense", reasons)
-
-    @property
-    def fields(self) -> frozenset[str]:
-        """The fields that change anything, as names of `FIELDS`."""
         asked = {
             "bidirectional": not self.causal,
             "window": self.window is not None,
@@ -97,7 +95,7 @@ class Mask:
             "key_padding": self.key_padding is not None,
             "documents": self.documents is not None,
         }
-        return frozenset(name for name, on in asked.items() if on)
+        object.__setattr__(self, "fields", frozenset(name for name, on in asked.items() if on))  # read in every layer
 
     @property
     def static(self) -> bool:

@@ -8,7 +8,6 @@ from typing import Any
 _HOME = {
     "Record": "record",
     "config_hash": "record",
-    "environment": "environment",
     "resolve_device": "environment",
     "resolve_precision": "environment",
     "Timing": "latency",
@@ -19,7 +18,6 @@ _HOME = {
     "model_costs": "cost",
     "train_step_flops": "cost",
     "time_models": "cost",
-    "bench": "bench",
 }
 
 __all__ = sorted(_HOME)

@@ -2,77 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 
 from attnzoo import registry
 from attnzoo.errors import RequestError, unknown
-from attnzoo.measure.environment import environment
-from attnzoo.measure.latency import Contestant, Timing, take_turns
-from attnzoo.measure.memory import CPU_METHOD, CUDA_METHOD, peak_memory
+from attnzoo.measure.bench_row import Key, Setting, Work, machine, row_of
+from attnzoo.measure.latency import Timing, take_turns
 from attnzoo.measure.outcome import outcome
-from attnzoo.measure.roofline import machine_rates, reach
+from attnzoo.measure.roofline import machine_rates
 from attnzoo.measure.trend import growth
 
-LEVELS = ("operator", "model")
+OPS = {"operator": ("forward", "forward+backward"), "model": ("train_step", "prefill", "decode", "generate")}
 Verify = Callable[[str, str, torch.dtype, dict], tuple[str, list[str]]]
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What all rows of one benchmark share; see `bench`."""
-
-    batch_size: int
-    n_heads: int
-    n_kv_heads: int | None
-    head_dim: int
-    dtype: torch.dtype
-    device: str
-    n_layers: int
-    decode_tokens: int
-    seed: int
-    options: Mapping[str, dict] = field(default_factory=dict)
-
-
-@dataclass
-class Work:
-    """One piece of work of one backend at one length.
-
-    Args:
-        contestant: what is timed.
-        flops, bytes: by formula; bytes 0 where there is none.
-        kernel: names what ran, asked after it ran.
-        weigh: what peak memory is taken of; None leaves it out.
-        extra: further columns of the row.
-    """
-
-    contestant: Contestant
-    n_kv_heads: int
-    flops: float = 0.0
-    bytes: float = 0.0
-    kernel: Callable[[], str | None] = lambda: None
-    weigh: Callable[[], object] | None = None
-    extra: dict[str, Any] = field(default_factory=dict)
-
-
-class Key(NamedTuple):
-    """One contestant: a backend at one length."""
-
-    name: str
-    n_tokens: int
-
-    def at(self, name: str) -> Key:
-        """Another backend at the same length."""
-        return Key(name, self.n_tokens)
 
 
 def bench(
     names: Sequence[str],
     *,
     level: str = "operator",
+    ops: Sequence[str] = (),
     lengths: Sequence[int] = (512, 1024, 2048),
     batch_size: int = 1,
     n_heads: int = 4,
@@ -88,17 +41,26 @@ def bench(
     dense_masks: bool = True,
     n_layers: int = 2,
     decode_tokens: int = 16,
+    vocab_size: int = 256,
+    compiled: bool = False,
+    fresh_memory: bool = False,
+    limit: float | None = None,
     verify: Verify | None = None,
 ) -> dict[str, Any]:
     """Measure the named backends at each length.
 
     Args:
-        level: operator (forward, forward+backward), or model (train_step, prefill, decode per token).
+        level: operator (forward, forward+backward), or model (train_step, prefill, decode and generate per token).
+        ops: of these works of the level only those; all when empty.
         rounds, seconds: at most so many rounds of one work, and so long for each length.
+        limit: seconds for everything, checks and warm-up included; what is not reached is interrupted and says so.
         baseline: ratios refer to it where it is among the names.
         options: name -> the backend's own options.
         dense_masks: at operator level, also time SDPA given the pattern of each sparse backend as a dense mask.
-        n_layers: of the model, whose width is H · D; it takes ``dtype`` bfloat16 by autocast.
+        n_layers, vocab_size: of the model, whose width is H · D; it takes ``dtype`` bfloat16 by autocast.
+        decode_tokens: tokens decoded or generated in one call.
+        compiled: each backend also under torch.compile; ``compile_s`` of its rows is what the first call took longer.
+        fresh_memory: peak memory of each row in a process of its own; slow.
         verify: (name, device, dtype, options) -> (status, reasons); `attnzoo.check` in its quick form when None. A
             backend whose status is not ok is not timed.
 
@@ -108,23 +70,41 @@ def bench(
     Raises:
         RequestError: an unknown backend, level or option, sizes out of range; every fault at once.
     """
-    _check(names, level, lengths, batch_size, rounds, seconds)
+    _check(names, level, ops, lengths, batch_size, rounds, seconds, options or {})
+    end = None if limit is None else time.monotonic() + limit
     setting = Setting(
-        batch_size, n_heads, n_kv_heads, head_dim, dtype, device, n_layers, decode_tokens, seed, options or {}
+        batch_size,
+        n_heads,
+        n_kv_heads,
+        head_dim,
+        dtype,
+        device,
+        n_layers,
+        decode_tokens,
+        seed,
+        options or {},
+        vocab_size,
     )
     rates = machine_rates(device, dtype)
     verdicts = {name: (verify or quick_check)(name, device, dtype, setting.options.get(name, {})) for name in names}
+    chosen = [op for op in OPS[level] if op in ops or not ops]
     rows: list[dict[str, Any]] = []
-    for op, works, refused in _works(level, names, verdicts, setting, lengths, dense_masks):
-        timings = take_turns(
-            {key: work.contestant for key, work in works.items()},
-            baseline={key: key.at(baseline) for key in works},
-            rounds=rounds, seconds=seconds * len(lengths), seed=seed, device=device,
-        )  # fmt: skip
+    for number, op in enumerate(chosen):
+        works, refused = _works(level, op, names, verdicts, setting, lengths, dense_masks, compiled)
+        with _room_for_graphs(len(works)):
+            timings = take_turns(
+                {key: work.contestant for key, work in works.items()},
+                baseline={key: key.at(baseline) for key in works},
+                rounds=rounds, seconds=seconds * len(lengths), seed=seed, device=device,
+                limit=None if end is None else max(end - time.monotonic(), 0.0) / (len(chosen) - number),
+            )  # fmt: skip
         timings |= {key: Timing(status=status, reasons=reasons) for key, (status, reasons) in refused.items()}
         for key in sorted(timings, key=lambda key: key.n_tokens):  # a stable sort: the names keep their order
-            rows.append(_row(key, {"level": level, "op": op}, setting, works.get(key), timings[key], rates))
-    return {"rows": rows, "growth": growth(rows, _declared(names)), "machine": _machine(device, dtype, rates)}
+            row = row_of(key, {"level": level, "op": op}, setting, works.get(key), timings[key], rates)
+            if fresh_memory and row["status"] == "ok":
+                row |= _fresh(level, key, op, setting)
+            rows.append(row)
+    return {"rows": rows, "growth": growth(rows, _declared(names)), "machine": machine(device, dtype, rates)}
 
 
 def quick_check(name: str, device: str, dtype: torch.dtype, options: dict) -> tuple[str, list[str]]:
@@ -139,60 +119,65 @@ def quick_check(name: str, device: str, dtype: torch.dtype, options: dict) -> tu
     return "ok", []
 
 
-def _works(level: str, names, verdicts, setting: Setting, lengths: Sequence[int], dense_masks: bool):
-    """(op, key -> work, key -> (status, reasons) of those that cannot) for each op of the level; all lengths together, so
-    that the growth between them is measured in the same rounds too."""
+def maker(level: str) -> Callable[..., Work]:
+    """(name, op, setting, T, compiled) -> `Work` of the level."""
     from attnzoo.measure import bench_model, bench_operator
 
-    source = bench_operator if level == "operator" else bench_model
-    for op in source.OPS:
-        works: dict[Key, Work] = {}
-        refused: dict[Key, tuple[str, list[str]]] = {}
-        for n_tokens in lengths:
-            for name in names:
-                key, (status, reasons) = Key(name, n_tokens), verdicts[name]
-                if status == "ok":
-                    try:
-                        works[key] = source.make(name, op, setting, n_tokens)
-                        continue
-                    except Exception as error:  # the row keeps the reason
-                        status, reasons = outcome(error)
-                refused[key] = (status, reasons)
-            if level == "operator" and dense_masks:
-                able = [name for name in names if Key(name, n_tokens) in works]
-                extra = bench_operator.dense_masks(able, op, setting, n_tokens)
-                works |= {Key(name, n_tokens): work for name, work in extra.items()}
-        yield op, works, refused
+    return bench_operator.make if level == "operator" else bench_model.make
 
 
-def _row(key: Key, place: dict, setting: Setting, work: Work | None, timing: Timing, rates: dict) -> dict[str, Any]:
-    row = {
-        "backend": key.name,
-        **place,
-        "T": key.n_tokens,
-        "B": setting.batch_size,
-        "H": setting.n_heads,
-        "G": None if work is None else work.n_kv_heads,
-        "D": setting.head_dim,
-        "dtype": str(setting.dtype).removeprefix("torch."),
-        "timing": None,
-        "flops": None,
-        "bytes": None,
-        "peak_memory_bytes": None,
-        "kernel": None,
-        "status": timing.status,
-        "reasons": timing.reasons,
+def _works(
+    level: str, op: str, names, verdicts, setting: Setting, lengths: Sequence[int], dense_masks: bool, compiled: bool
+):
+    """key -> work, and key -> (status, reasons) of those that cannot; all lengths together, so that the growth between
+    them is measured in the same rounds too."""
+    from attnzoo.measure import bench_operator
+
+    make = maker(level)
+    works: dict[Key, Work] = {}
+    refused: dict[Key, tuple[str, list[str]]] = {}
+    for n_tokens in lengths:
+        for key in (Key(name, n_tokens, how) for name in names for how in (False, True)[: 1 + compiled]):
+            status, reasons = verdicts[key.name]
+            if status == "ok":
+                try:
+                    works[key] = make(key.name, op, setting, n_tokens, key.compiled)
+                    continue
+                except Exception as error:  # the row keeps the reason
+                    status, reasons = outcome(error)
+            refused[key] = (status, reasons)
+        if level == "operator" and dense_masks:
+            able = [name for name in names if Key(name, n_tokens) in works]
+            extra = bench_operator.dense_masks(able, op, setting, n_tokens)
+            works |= {Key(name, n_tokens): work for name, work in extra.items()}
+    return works, refused
+
+
+@contextmanager
+def _room_for_graphs(n: int) -> Iterator[None]:
+    """torch.compile goes back to eager in silence after 8 graphs of one function; all backends share their base's."""
+    before = torch._dynamo.config.recompile_limit
+    torch._dynamo.config.recompile_limit = max(before, 2 * n)
+    try:
+        yield
+    finally:
+        torch._dynamo.config.recompile_limit = before
+
+
+def _fresh(level: str, key: Key, op: str, setting: Setting) -> dict[str, Any]:
+    """The memory columns of a row, from a fresh process."""
+    from attnzoo.measure.fresh import fresh_peak
+
+    if key.compiled or key.name not in registry.list_backends():
+        return {}
+    found = fresh_peak(level, key.name, op, setting, key.n_tokens)
+    return {
+        "peak_memory_bytes": found["bytes"],
+        "memory_method": found["method"],
+        "process_peak_bytes": found["process_bytes"],
+        "process_method": found["process_method"],
+        "reasons": found["reasons"],
     }
-    if work is None or timing.status != "ok":
-        return row
-    shown = timing.to_dict() | {"samples": timing.samples}
-    if shown["ratio"]:
-        shown["ratio"]["to"] = timing.to.name
-    row |= {"timing": shown, "flops": work.flops, "bytes": work.bytes or None, "kernel": work.kernel()}
-    row |= reach(work.flops, work.bytes, timing.interval.median if timing.interval else None, rates) | work.extra
-    if work.weigh is not None:
-        row["peak_memory_bytes"] = peak_memory(work.weigh, setting.device)[0]
-    return row
 
 
 def _declared(names: Sequence[str]) -> dict[tuple[str, str, str], float]:
@@ -206,21 +191,22 @@ def _declared(names: Sequence[str]) -> dict[tuple[str, str, str], float]:
     return claims
 
 
-def _machine(device: str, dtype: torch.dtype, rates: dict[str, float]) -> dict[str, Any]:
-    around = environment(device)
-    keep = ("attnzoo", "python", "torch", "os", "device", "device_name", "cpu", "threads", "git_commit", "git_dirty")
-    method = CUDA_METHOD if torch.device(device).type == "cuda" else CPU_METHOD
-    shown = {key: around[key] for key in (*keep, "command", "start")}
-    return {**shown, "dtype": str(dtype).removeprefix("torch."), **rates, "memory_method": method}
-
-
-def _check(names, level: str, lengths, batch_size: int, rounds: int, seconds: float) -> None:
+def _check(names, level: str, ops, lengths, batch_size: int, rounds: int, seconds: float, options) -> None:
     known = registry.list_backends()
-    faults = [] if level in LEVELS else [unknown("level", level, LEVELS)]
+    faults = [] if level in OPS else [unknown("level", level, OPS)]
+    faults += [
+        unknown(f"work of the level {level}", op, OPS[level]) for op in ops if level in OPS and op not in OPS[level]
+    ]
+    faults += [f"options for {name}, which is not measured" for name in options if name not in names]
     faults += [unknown("backend", name, known) for name in names if name not in known]
     faults += [] if names else ["no backend was named"]
     faults += [f"length {n}: at least 1" for n in lengths if n < 1] or ([] if lengths else ["no length was given"])
     faults += [f"{what}={n}: at least 1" for what, n in (("batch_size", batch_size), ("rounds", rounds)) if n < 1]
     faults += [] if seconds > 0 else [f"seconds={seconds}: more than 0"]
+    for name in [name for name in names if name in known and name in options]:
+        try:
+            registry.parse_options(name, options[name])
+        except RequestError as error:
+            faults += [f"{name}: {reason}" for reason in error.reasons or [error.message]]
     if faults:
         raise RequestError("this cannot be measured", faults)

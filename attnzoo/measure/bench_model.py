@@ -6,23 +6,29 @@ import torch
 
 from attnzoo import registry
 from attnzoo.errors import Refused
-from attnzoo.measure.bench import Setting, Work
-from attnzoo.measure.cost import decode_contestant, prefill_contestant, train_contestant, train_step_flops
+from attnzoo.measure.bench_row import Setting, Work
+from attnzoo.measure.cost import (
+    decode_contestant,
+    generate_contestant,
+    prefill_contestant,
+    train_contestant,
+    train_step_flops,
+)
+from attnzoo.measure.latency import Contestant
 from attnzoo.model.build import assemble
 from attnzoo.model.config import AttentionConfig, ModelConfig, PositionsConfig
 from attnzoo.model.lm import CausalLM
 
-OPS = ("train_step", "prefill", "decode")
-VOCABULARY = 256
 
-
-def make(name: str, op: str, setting: Setting, n_tokens: int) -> Work:
+def make(name: str, op: str, setting: Setting, n_tokens: int, compiled: bool = False) -> Work:
     """One work of a model with this backend in every layer; T is the length of the step, of the prompt, or of the
     context.
 
     Raises:
-        Refused: the backend has no such pass here.
+        Refused: the backend has no such pass here, or it is not compiled: decoding has another shape at every token.
     """
+    if compiled and op in ("decode", "generate"):
+        raise Refused(f"{op} is not compiled", [f"{op} has another length at every token: each would need a graph"])
     options = setting.options.get(name, {})
     precision = {torch.float32: "fp32", torch.bfloat16: "bf16"}.get(setting.dtype)
     if precision is None:
@@ -36,7 +42,7 @@ def make(name: str, op: str, setting: Setting, n_tokens: int) -> Work:
         ),
         AttentionConfig(name, dict(options)),
         PositionsConfig(),
-        VOCABULARY,
+        setting.vocab_size,
         setting.seed,
     ).to(setting.device)
     kv_heads = model.attention_modules()[0].n_kv_heads
@@ -46,21 +52,25 @@ def make(name: str, op: str, setting: Setting, n_tokens: int) -> Work:
     )  # fmt: skip
     if why:
         raise Refused(f"{name} cannot run {op}", why)
+    if compiled:
+        model.compile(dynamic=False)
+    contestant, flops = _contestant(model, op, setting, n_tokens, precision)
+    extra = {} if op == "train_step" else {"state_bytes": model.new_cache(setting.batch_size, n_tokens).nbytes}
+    extra["parameters"] = model.parameter_count()
+    return Work(contestant, kv_heads, flops, 0.0, lambda: "compiled" if compiled else model.kernel, extra)
+
+
+def _contestant(model: CausalLM, op: str, setting: Setting, n_tokens: int, precision: str) -> tuple[Contestant, float]:
+    """The work, and its operations a unit."""
     batch, new = setting.batch_size, setting.decode_tokens
     if op == "train_step":
-        contestant, flops = (
-            train_contestant(model, batch, n_tokens, precision),
-            train_step_flops(model, batch, n_tokens),
-        )
-    elif op == "prefill":
-        contestant, flops = prefill_contestant(model, batch, n_tokens, precision), batch * model.flops(n_tokens)
-    else:
-        contestant = decode_contestant(model, batch, n_tokens, new, precision)
-        flops = batch * decode_flops(model, n_tokens)
-    weigh = None if op == "decode" else contestant.run
-    extra = {} if op == "train_step" else {"state_bytes": model.new_cache(batch, n_tokens).nbytes}
-    extra["parameters"] = model.parameter_count()
-    return Work(contestant, kv_heads, flops, 0.0, lambda: model.kernel, weigh, extra)
+        return train_contestant(model, batch, n_tokens, precision), train_step_flops(model, batch, n_tokens)
+    if op == "prefill":
+        return prefill_contestant(model, batch, n_tokens, precision), batch * model.flops(n_tokens)
+    each = batch * decode_flops(model, n_tokens)
+    if op == "decode":
+        return decode_contestant(model, batch, n_tokens, new, precision), each
+    return generate_contestant(model, batch, n_tokens, new, precision), batch * model.flops(n_tokens) / new + each
 
 
 def decode_flops(model: CausalLM, context: int) -> float:

@@ -14,16 +14,15 @@ from attnzoo.contract import Attention
 from attnzoo.errors import Refused
 from attnzoo.kernels import sdpa
 from attnzoo.masks import Mask
-from attnzoo.measure.bench import Setting, Work
+from attnzoo.measure.bench_row import Setting, Work
 from attnzoo.measure.latency import Contestant
 from attnzoo.measure.roofline import operator_work
 
-OPS = ("forward", "forward+backward")
 LARGEST_DENSE = 16384  # tokens; an additive float32 mask then takes 1 GiB
 COPIES_OF_SCORES = 6  # matrices of scores alive at once in a backward pass that writes them out, with their temporaries
 
 
-def make(name: str, op: str, setting: Setting, n_tokens: int) -> Work:
+def make(name: str, op: str, setting: Setting, n_tokens: int, compiled: bool = False) -> Work:
     """The backend's own call on random inputs.
 
     Raises:
@@ -47,6 +46,9 @@ def make(name: str, op: str, setting: Setting, n_tokens: int) -> Work:
     x = None
     if attn.capabilities.needs_x:
         x = _random(setting, (setting.batch_size, n_tokens, setting.n_heads * setting.head_dim), 9, op)
+    if compiled:
+        attend = torch.compile(attn, dynamic=False)
+        return _work(attn, partial(_call, attend, x), op, setting, n_tokens, lambda: "compiled")
     return _work(attn, partial(_call, attn, x), op, setting, n_tokens, lambda: attn.kernel)
 
 
@@ -78,7 +80,7 @@ def dense_masks(names: Sequence[str], op: str, setting: Setting, n_tokens: int) 
     return works
 
 
-def _call(attn: Attention, x: Tensor | None, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def _call(attn: Callable[..., Tensor], x: Tensor | None, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return attn(q, k, v, Mask(), None, x)
 
 
@@ -97,7 +99,7 @@ def _work(attn: Attention, call: Callable[..., Tensor], op: str, setting: Settin
 
     run = forward if op == "forward" else both
     flops, n_bytes = operator_work(attn, op, setting.batch_size, n_tokens, setting.dtype)
-    return Work(Contestant(run), attn.n_kv_heads, flops, n_bytes, kernel, weigh=run)
+    return Work(Contestant(run), attn.n_kv_heads, flops, n_bytes, kernel)
 
 
 def _random(setting: Setting, shape: tuple[int, ...], stream: int, op: str) -> Tensor:

@@ -138,6 +138,17 @@ def decode_contestant(model: CausalLM, batch_size: int, context: int, new: int, 
     return Contestant(run, prepare, units=new)
 
 
+def generate_contestant(model: CausalLM, batch_size: int, prompt: int, new: int, precision: str) -> Contestant:
+    """Greedy generation end to end, prompt and cache included, per new token."""
+    tokens = random_tokens(model, batch_size, prompt)
+
+    def run() -> None:
+        with autocast(precision, tokens.device):
+            model.generate(tokens, new, cache=new_cache(model, batch_size, prompt + new, precision))
+
+    return Contestant(run, units=new)
+
+
 @torch.no_grad()
 def extend(model: CausalLM, tokens: torch.Tensor, cache: ModelCache, precision: str) -> None:
     """One pass over new tokens, in evaluation."""

@@ -44,7 +44,7 @@ class Timing:
         samples: milliseconds a unit, one a round, outliers kept.
         first_ms: the very first call, compilation and allocation included.
         to, ratios: name of the baseline, and this contestant's time over the baseline's in the same round.
-        status, reasons: refused, oom or failed, and why, when it raised; it takes no further turns.
+        status, reasons: refused, oom or failed, and why, when it raised, or interrupted; it takes no further turns.
     """
 
     samples: list[float] = field(default_factory=list)
@@ -83,6 +83,7 @@ def take_turns(
     narrow: float = 0.05,
     seed: int = 0,
     device: str = "cpu",
+    limit: float | None = None,
 ) -> dict[Name, Timing]:
     """Time all contestants together.
 
@@ -94,13 +95,20 @@ def take_turns(
     Args:
         baseline: name of the contestant that ratios refer to, or name -> that name; when it fails there are no ratios.
         warmup: untimed calls of each, at least one.
+        limit: seconds for everything, warm-up included. Who has not warmed up by then, or takes more than a tenth of it
+            for one call, is interrupted and says so.
 
     Returns:
         A `Timing` for each name, in the order given; one that raised carries its status and reasons.
     """
     entries = {n: c if isinstance(c, Contestant) else Contestant(c) for n, c in contestants.items()}
     timings = {name: Timing() for name in entries}
-    calls = {name: _warm_up(entries[name], timings[name], max(warmup, 1), device) for name in entries}
+    end = math.inf if limit is None else time.perf_counter() + limit
+    calls = {}
+    for name, entry in entries.items():
+        if time.perf_counter() > end:
+            _interrupt(timings[name], f"the time limit of {limit:g} s was reached before its turn")
+        calls[name] = _warm_up(entry, timings[name], max(warmup, 1), device, math.inf if limit is None else limit / 10)
     order, shuffle = list(entries), random.Random(seed)
     start = time.perf_counter()
     for done in range(1, rounds + 1):
@@ -110,7 +118,7 @@ def take_turns(
                 _turn(entries[name], timings[name], calls[name], device)
         _pair(timings, baseline)
         enough = done >= FEWEST_ROUNDS and (time.perf_counter() - start > seconds or _widest(timings) <= narrow)
-        if enough:
+        if enough or time.perf_counter() > end:
             break
     return timings
 
@@ -121,17 +129,23 @@ def synchronize(device: str) -> None:
         torch.cuda.synchronize(device)
 
 
-def _warm_up(contestant: Contestant, timing: Timing, times: int, device: str) -> int:
-    """Untimed calls; returns how many calls make one sample."""
+def _warm_up(contestant: Contestant, timing: Timing, times: int, device: str, longest: float) -> int:
+    """Untimed calls; returns how many calls make one sample. A call may take ``longest`` seconds, the first one more."""
     for number in range(times):
-        _turn(contestant, timing, 1, device)
         if timing.status != "ok":
             break
-        if number == 0:
+        _turn(contestant, timing, 1, device)
+        if number == 0 and timing.samples:
             timing.first_ms = timing.samples[0] * contestant.units
     last = timing.samples[-1] * contestant.units / 1000 if timing.samples else SHORTEST_SAMPLE
     timing.samples.clear()
+    if last > longest:
+        _interrupt(timing, f"one call takes {last:.3g} s, more than a tenth of the time limit")
     return 1 if contestant.prepare else max(1, min(100, math.ceil(SHORTEST_SAMPLE / max(last, 1e-9))))
+
+
+def _interrupt(timing: Timing, reason: str) -> None:
+    timing.status, timing.reasons = "interrupted", [reason]
 
 
 def _turn(contestant: Contestant, timing: Timing, calls: int, device: str) -> None:

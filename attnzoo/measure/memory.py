@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import attnzoo
+from attnzoo.backends.flex import static_block_mask
 from attnzoo.kernels.blocks import static_scores
 from attnzoo.measure.latency import synchronize
 from attnzoo.measure.outcome import outcome
@@ -48,6 +49,7 @@ def peak_memory(work: Callable[[], object], device: str = "cpu") -> tuple[int, s
     are built once and kept are dropped first, so that they count.
     """
     static_scores.cache_clear()
+    static_block_mask.cache_clear()
     if torch.device(device).type == "cuda":
         synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
@@ -84,7 +86,8 @@ def train_step_memory(
         parameters and optimiser state, ``resting_bytes`` those alone, ``process_bytes`` the rise of the process's
         resident memory (None on CUDA). Where ``status`` is not ok the numbers are None.
     """
-    return _in_fresh_process(_describe(cfg, vocab_size, batch_size, n_tokens, device, precision), timeout)
+    description = _describe(cfg, vocab_size, batch_size, n_tokens, device, precision)
+    return in_fresh_process("attnzoo.measure.memory", description, timeout)
 
 
 def _describe(
@@ -105,25 +108,26 @@ def _describe(
     }
 
 
-def _in_fresh_process(description: dict[str, Any], timeout: float | None) -> dict[str, Any]:
+def in_fresh_process(module: str, description: dict[str, Any], timeout: float | None) -> dict[str, Any]:
+    """What ``python -m module`` prints for a description on its stdin; where it fails, its status and reasons."""
     home = str(Path(attnzoo.__file__).parents[1])
     path = os.pathsep.join(p for p in (home, os.environ.get("PYTHONPATH")) if p)
-    command = [sys.executable, "-m", "attnzoo.measure.memory"]
+    command = [sys.executable, "-m", module]
     try:
         done = subprocess.run(
             command, input=json.dumps(description), capture_output=True, text=True, timeout=timeout,
             env={**os.environ, "PYTHONPATH": path},
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        return _nothing("failed", [f"the process that measured memory did not end within {timeout:g} s"])
+        return nothing("failed", [f"the process that measured memory did not end within {timeout:g} s"])
     if done.returncode == 0:
         return json.loads(done.stdout.splitlines()[-1])
     if done.returncode == -9:
-        return _nothing(
+        return nothing(
             "oom", ["the process that measured memory was killed: most likely the machine ran out of memory"]
         )
     last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-    return _nothing("failed", [f"the process that measured memory ended with status {done.returncode}: {last}"])
+    return nothing("failed", [f"the process that measured memory ended with status {done.returncode}: {last}"])
 
 
 def _measure(description: dict[str, Any]) -> dict[str, Any]:
@@ -146,12 +150,12 @@ def _measure(description: dict[str, Any]) -> dict[str, Any]:
             make_optimizer=lambda _: small.optimizer,
         )  # fmt: skip
         resting = step.resting_bytes()
-        before, method = _reset_process_peak()
+        before, method = reset_process_peak()
         step()
-        risen = None if torch.device(device).type == "cuda" else _process_peak() - before
+        risen = None if torch.device(device).type == "cuda" else process_peak() - before
         extra, how = peak_memory(step, device)
     except Exception as error:  # the parent puts the reason in the cell
-        return _nothing(*outcome(error))
+        return nothing(*outcome(error))
     return {
         "status": "ok",
         "reasons": [],
@@ -163,22 +167,23 @@ def _measure(description: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _nothing(status: str, reasons: list[str]) -> dict[str, Any]:
+def nothing(status: str, reasons: list[str]) -> dict[str, Any]:
+    """A result without numbers."""
     numbers = dict.fromkeys(("bytes", "method", "resting_bytes", "process_bytes", "process_method"))
     return {"status": status, "reasons": reasons, **numbers}
 
 
-def _reset_process_peak() -> tuple[int, str]:
+def reset_process_peak() -> tuple[int, str]:
     """Peak resident bytes, set back to the present ones where the system can; and how the peak is read."""
     gc.collect()
     try:
         Path("/proc/self/clear_refs").write_text("5")
-        return _process_peak(), "rise of the process's peak resident memory (VmHWM)"
+        return process_peak(), "rise of the process's peak resident memory (VmHWM)"
     except OSError:
-        return _process_peak(), "rise of the process's peak resident memory (ru_maxrss)"
+        return process_peak(), "rise of the process's peak resident memory (ru_maxrss)"
 
 
-def _process_peak() -> int:
+def process_peak() -> int:
     """Peak resident bytes of this process so far."""
     status = Path("/proc/self/status")
     if status.exists():

@@ -69,7 +69,8 @@ def regressions(new: Mapping[str, Any], old: Mapping[str, Any]) -> list[dict[str
     """What became slower, larger, or stopped working between two benchmarks of the same work.
 
     Times are compared by their ratio to the baseline of the same run where both have one, so that a slower machine is
-    no slower backend. Slower means: the intervals do not meet, and the medians differ by more than `NOISE`.
+    no slower backend. Slower means: the intervals do not meet, and the medians differ by more than `NOISE`. Of races
+    against peers only the ratios to the peers are compared.
 
     Returns:
         {…the row's key…, what: "time" | "memory" | "status", by, before, after} each.
@@ -77,6 +78,8 @@ def regressions(new: Mapping[str, Any], old: Mapping[str, Any]) -> list[dict[str
     Raises:
         RequestError: the two share no row.
     """
+    if "bars" in new:
+        return _lost(new["bars"], old.get("bars") or [])
     before = {tuple(row.get(k) for k in KEY): row for row in old.get("rows", [])}
     shared = [(row, before[key]) for row in new["rows"] if (key := tuple(row.get(k) for k in KEY)) in before]
     if not shared:
@@ -87,6 +90,25 @@ def regressions(new: Mapping[str, Any], old: Mapping[str, Any]) -> list[dict[str
         if past["status"] == "ok" != row["status"]:
             found.append({**head, "what": "status", "by": None, "before": "ok", "after": row["status"]})
         found += [{**head, **change} for change in (_slower(row, past), _larger(row, past)) if change]
+    return found
+
+
+def _lost(bars: Sequence[Row], past: Sequence[Row]) -> list[dict[str, Any]]:
+    """Lines in which ours is fewer times as fast (or as small) as the same peer than it was, or is not measured any more."""
+    before = {(bar["work"], bar["quantity"], bar["peer"]["name"]): bar for bar in past if bar.get("ratio")}
+    shared = [(bar, was) for bar in bars if (was := before.get((bar["work"], bar["quantity"], bar["peer"]["name"])))]
+    if not shared:
+        raise RequestError("the two benchmarks have no line in common", ["lines are matched by work and peer"])
+    found = []
+    for bar, was in shared:
+        head = {"backend": bar["ours"]["name"], "op": bar["work"], "T": None}
+        now, then = bar.get("ratio"), was["ratio"]
+        if not now:
+            found.append({**head, "what": "status", "by": None, "before": "ok", "after": bar["verdict"]})
+        elif now["high"] < then["low"] and now["median"] * (1 + NOISE) < then["median"]:
+            by = f"times as fast as {bar['peer']['name']}"
+            what = "time" if bar["quantity"] == "time" else "memory"
+            found.append({**head, "what": what, "by": by, "before": then["median"], "after": now["median"]})
     return found
 
 

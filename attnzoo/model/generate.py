@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from attnzoo.errors import RequestError
 
 if TYPE_CHECKING:
-    from attnzoo.model.lm import CausalLM
+    from attnzoo.model.lm import CausalLM, ModelCache
 
 
 @torch.no_grad()
@@ -25,6 +26,7 @@ def generate(
     top_p: float | None = None,
     use_cache: bool = True,
     key_padding: Tensor | None = None,
+    cache: ModelCache | None = None,
 ) -> Tensor:
     """Continue each row.
 
@@ -36,6 +38,8 @@ def generate(
         top_k, top_p: sample among the k likeliest tokens, and among the fewest whose probability reaches p.
         use_cache: decode with a cache; False recomputes all tokens at each step, which must give the same.
         key_padding: (B, T) bool, True = a real token.
+        cache: one that holds the first tokens already, fewer than T, with room for the rest but the very last; None
+            makes a new one.
 
     Returns:
         (B, T + max_new_tokens).
@@ -43,21 +47,23 @@ def generate(
     Raises:
         RequestError: settings out of range, all at once.
     """
-    _check(tokens, max_new_tokens, temperature, top_k, top_p)
+    _check(tokens, max_new_tokens, temperature, top_k, top_p, use_cache, cache)
+    start, end = tokens.shape[1], tokens.shape[1] + max_new_tokens
+    text = F.pad(tokens, (0, max_new_tokens))
+    real = None if key_padding is None else F.pad(key_padding, (0, max_new_tokens), value=True)
     was_training = model.training
     model.eval()
     try:
         draw = torch.Generator(device=tokens.device)
         draw.manual_seed(seed) if seed is not None else draw.seed()
-        cache = model.new_cache(tokens.shape[0], tokens.shape[1] + max_new_tokens) if use_cache else None
-        new = tokens
-        for _ in range(max_new_tokens):
-            logits = model(new if use_cache else tokens, key_padding=key_padding, cache=cache)[:, -1]
-            new = _pick(logits.float(), temperature, top_k, top_p, draw)
-            tokens = torch.cat([tokens, new], 1)
-            if key_padding is not None:
-                key_padding = torch.cat([key_padding, torch.ones_like(new, dtype=torch.bool)], 1)
-        return tokens
+        if use_cache and cache is None:
+            cache = model.new_cache(tokens.shape[0], end)
+        for n in range(start, end):
+            seen = 0 if cache is None else cache.length
+            padding = None if real is None else real[:, :n]
+            logits = model(text[:, seen:n], key_padding=padding, cache=cache)[:, -1]
+            text[:, n : n + 1] = _pick(logits.float(), temperature, top_k, top_p, draw)
+        return text
     finally:
         model.train(was_training)
 
@@ -78,8 +84,20 @@ def _pick(logits: Tensor, temperature: float, top_k: int | None, top_p: float | 
     return torch.multinomial(logits.softmax(-1), 1, generator=draw)
 
 
-def _check(tokens: Tensor, max_new_tokens: int, temperature: float, top_k: int | None, top_p: float | None) -> None:
+def _check(
+    tokens: Tensor,
+    max_new_tokens: int,
+    temperature: float,
+    top_k: int | None,
+    top_p: float | None,
+    use_cache: bool,
+    cache: ModelCache | None,
+) -> None:
     why = []
+    if cache is not None and not use_cache:
+        why.append("use_cache=False with a cache")
+    if cache is not None and tokens.dim() == 2 and cache.length >= tokens.shape[1]:
+        why.append(f"the cache holds {cache.length} tokens already and the prompt has {tokens.shape[1]}")
     if tokens.dim() != 2 or tokens.shape[1] < 1:
         why.append(f"the prompt must be (B, T) with T ≥ 1; got {tuple(tokens.shape)}")
     if max_new_tokens < 1:

@@ -147,11 +147,12 @@ class CausalLM(nn.Module):
         top_p: float | None = None,
         use_cache: bool = True,
         key_padding: Tensor | None = None,
+        cache: ModelCache | None = None,
     ) -> Tensor:
         """tokens (B, T) continued: (B, T + max_new_tokens); see `attnzoo.model.generate`."""
         return generate(
             self, tokens, max_new_tokens, temperature=temperature, seed=seed, top_k=top_k, top_p=top_p,
-            use_cache=use_cache, key_padding=key_padding,
+            use_cache=use_cache, key_padding=key_padding, cache=cache,
         )  # fmt: skip
 
     @property

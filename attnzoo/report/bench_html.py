@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from attnzoo.files import write_text_atomic
+from attnzoo.report.bars import HEAD, bar_cells
 from attnzoo.report.columns import MIB, decimals_for, fixed
 from attnzoo.report.groups import clean, distinct
 from attnzoo.report.marks import Series
@@ -46,9 +47,7 @@ def bench_html(bench: Mapping[str, Any]) -> str:
     plots = [_plot(part, group, backends, measure) for part, group in groups.items() for measure in _MEASURES]
     return render(
         "bench.html.j2",
-        title=f"Cost over length, {len(backends)} backends"
-        if len(backends) != 1
-        else f"Cost of {backends[0]} over length",
+        title=_title(bench, backends),
         machine=[
             (str(k).replace("_", " "), clean(v)) for k, v in dict(bench.get("machine") or {}).items() if v is not None
         ],
@@ -56,7 +55,14 @@ def bench_html(bench: Mapping[str, Any]) -> str:
         tables=[(f"{level}: {op}", _lines(group, backends)) for (level, op), group in groups.items()],
         reasons=_reasons(rows),
         growth=_growth(bench.get("growth") or []),
+        bars=(HEAD, bar_cells(bench.get("bars") or [])),
     )
+
+
+def _title(bench: Mapping[str, Any], backends: Sequence[str]) -> str:
+    if bench.get("bars"):
+        return "Against what people would use instead"
+    return f"Cost of {backends[0]} over length" if len(backends) == 1 else f"Cost over length, {len(backends)} backends"
 
 
 def _plot(

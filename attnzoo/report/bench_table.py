@@ -7,6 +7,7 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from attnzoo.report.bars import HEAD, bar_cells, bar_reasons
 from attnzoo.report.columns import MIB
 from attnzoo.report.groups import clean
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 _COLUMNS = ("T", "backend", "ms", "95 %", "ratio", "MiB", "share", "kernel")
 _PLAIN = (
     "backend", "level", "op", "T", "B", "H", "G", "D", "dtype", "status", "kernel", "flops", "bytes", "bound_ms",
-    "share", "peak_memory_bytes", "state_bytes", "parameters",
+    "share", "peak_memory_bytes", "process_peak_bytes", "state_bytes", "parameters", "compile_s",
 )  # fmt: skip
 _TIMING = ("median", "low", "high", "rounds", "first")
 _RATIO = ("to", "median", "low", "high")
@@ -33,6 +34,9 @@ def print_bench(found: Mapping[str, Any], console: Console | None = None) -> Non
     from rich.table import Table
 
     console = console or Console()
+    if found.get("bars"):
+        _print_bars(found["bars"], console)
+        return
     for op in dict.fromkeys(row["op"] for row in found["rows"]):
         table = Table(title=clean(op), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
         for column in _COLUMNS:
@@ -42,11 +46,34 @@ def print_bench(found: Mapping[str, Any], console: Console | None = None) -> Non
             if row["op"] == op:
                 table.add_row(*(clean(text) for text in _line(row)))
         console.print(table, highlight=False, markup=False)
-    for line in growth_lines(found.get("growth") or ()):
+    for line in compile_lines(found["rows"]) + growth_lines(found.get("growth") or ()):
         console.print(clean(line), highlight=False, markup=False)
     empty = [row for row in found["rows"] if row.get("reasons")]
     for line in sorted({f"{row['backend']}, {row['op']}: {reason}" for row in empty for reason in row["reasons"]}):
         console.print(clean(line), highlight=False, markup=False)
+
+
+def _print_bars(bars: Sequence[Mapping[str, Any]], console: Console) -> None:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in HEAD:
+        table.add_column(column)
+    for cells in bar_cells(bars):
+        table.add_row(*(clean(text) for text in cells))
+    console.print(table, highlight=False, markup=False)
+    for line in bar_reasons(bars):
+        console.print(clean(line), highlight=False, markup=False)
+
+
+def compile_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What the first call of each compiled contestant took beyond a later one; no time in the table includes it."""
+    return [
+        f"{row['backend']}, {row['op']}, T {row['T']}: {row['compile_s']:.1f} s to compile"
+        for row in rows
+        if row.get("compile_s") is not None
+    ]
 
 
 def growth_lines(growth: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -66,7 +93,8 @@ def regression_lines(regressions: Sequence[Mapping[str, Any]]) -> list[str]:
     """What `attnzoo.measure.trend.regressions` found, one line each."""
     lines = []
     for change in regressions:
-        where = f"{change['backend']}, {change['op']}, T {change['T']}"
+        where = f"{change['backend']}, {change['op']}"
+        where += "" if change.get("T") is None else f", T {change['T']}"
         if change["what"] == "status":
             lines.append(f"{where}: was ok, now {change['after']}")
         else:

@@ -1,9 +1,12 @@
 import json
+import time
 
 import pytest
 import torch
 
-from attnzoo import build
+from attnzoo import build, registry
+from attnzoo.backends.sliding_window import SlidingWindow
+from attnzoo.contract import Attention
 from attnzoo.errors import RequestError
 from attnzoo.measure import bench_operator
 from attnzoo.measure.bench import bench
@@ -41,7 +44,7 @@ def test_operator_rows():
 def test_model_rows():
     found = bench(["sdpa", "linear"], level="model", lengths=[16], verify=trust, **SMALL)
     assert {(r["backend"], r["op"]) for r in found["rows"] if r["status"] == "ok"} == {
-        (name, op) for name in ("sdpa", "linear") for op in ("train_step", "prefill", "decode")
+        (name, op) for name in ("sdpa", "linear") for op in ("train_step", "prefill", "decode", "generate")
     }
 
 
@@ -95,3 +98,112 @@ def test_roofline_by_hand():
 def test_decoding_costs_what_a_full_pass_adds():
     lm = assemble(ModelConfig(n_layers=2, d_model=16, n_heads=2), AttentionConfig("sdpa", {}), PositionsConfig(), 32, 0)
     assert decode_flops(lm, 10) == lm.flops(11) - lm.flops(10)
+
+
+def test_generation_and_chosen_works():
+    found = bench(["sdpa"], level="model", ops=["generate"], lengths=[16], verify=trust, **SMALL)
+    (row,) = found["rows"]
+    assert (row["op"], row["status"]) == ("generate", "ok")
+    with pytest.raises(RequestError, match="unknown work of the level operator 'train_step'"):
+        bench(["sdpa"], ops=["train_step"], lengths=[16])
+
+
+def test_compiled_contestants_take_part_and_their_compilation_is_kept_apart(monkeypatch):
+    compiled = []
+
+    def slow_to_compile(module, dynamic):
+        compiled.append(dynamic)
+        calls = []
+
+        def run(*args):
+            if not calls:
+                time.sleep(0.3)
+            calls.append(1)
+            return module(*args)
+
+        return run
+
+    monkeypatch.setattr(torch, "compile", slow_to_compile)
+    found = bench(["sdpa"], ops=["forward"], lengths=[16], compiled=True, verify=trust, **SMALL)
+    rows = {row["backend"]: row for row in found["rows"]}
+    assert set(rows) == {"sdpa", "sdpa, compiled"}
+    assert compiled == [False]
+    own = rows["sdpa, compiled"]
+    assert own["kernel"] == "compiled"
+    assert own["compile_s"] > 0.25
+    assert max(own["timing"]["samples"]) < 250
+    assert own["timing"]["ratio"]["to"] == "sdpa"
+
+
+def test_decoding_is_not_compiled():
+    found = bench(["sdpa"], level="model", ops=["decode"], lengths=[8], compiled=True, verify=trust, **SMALL)
+    assert [row["status"] for row in found["rows"]] == ["ok", "refused"]
+
+
+def test_options_are_checked_before():
+    with pytest.raises(RequestError) as error:
+        bench(["sdpa", "linear"], options={"linear": {"chunks": 3}, "gqa": {}})
+    assert "options for gqa, which is not measured" in error.value.reasons
+    assert "did you mean 'chunk'" in str(error.value)
+
+
+def test_peak_memory_in_a_fresh_process():
+    found = bench(
+        ["exact"], ops=["forward"], lengths=[512], fresh_memory=True, dense_masks=False, verify=trust, **SMALL
+    )
+    (row,) = found["rows"]
+    assert row["peak_memory_bytes"] >= 2 * 512 * 512 * 4  # H matrices of scores in float32
+    assert row["process_peak_bytes"] > 0
+    assert "fresh process" in row["memory_method"]
+    assert "resident" in row["process_method"]
+
+
+def test_a_time_limit_leaves_rows_that_say_so():
+    found = bench(["sdpa", "linear"], lengths=[16], limit=1e-9, verify=trust, dense_masks=False, **SMALL)
+    assert {row["status"] for row in found["rows"]} == {"interrupted"}
+    assert all("time limit" in row["reasons"][0] for row in found["rows"])
+
+
+class Dense(SlidingWindow):
+    """The window through a dense mask of all keys: what the benchmark must show."""
+
+    def attend(self, q, k, v, mask, bias, x):
+        return Attention.attend(self, q, k, v, mask, bias, x)
+
+
+class Copying(type(build("sdpa", n_heads=1, head_dim=8))):
+    """A cache that is concatenated anew at every token."""
+
+    def attend_cached(self, q, k, v, cache, mask, bias, x):
+        cache.keys, cache.values = (
+            torch.cat([held[:, :, : cache.length], new, held[:, :, cache.length + 1 :]], 2)
+            for held, new in ((cache.keys, k), (cache.values, v))
+        )
+        cache.length += k.shape[2]
+        return self.attend(q, cache.keys[:, :, : cache.length], cache.values[:, :, : cache.length], mask, bias, x)
+
+
+@pytest.fixture
+def planted():
+    registry.load()
+    for name, cls in (("planted_dense", Dense), ("planted_copying", Copying)):
+        registry.register(name)(cls)
+    yield
+    for name in ("planted_dense", "planted_copying"):
+        del registry._classes[name]
+
+
+def test_a_dense_mask_shows_in_the_growth_of_memory(planted):
+    sizes = SMALL | {"n_heads": 1, "head_dim": 8}
+    options = {name: {"window": 16} for name in ("planted_dense", "sliding_window")}
+    found = bench(list(options), ops=["forward"], lengths=[1024, 2048], options=options, dense_masks=False,
+                  verify=trust, **sizes)  # fmt: skip
+    verdicts = {g["backend"]: g["verdict"] for g in found["growth"] if g["quantity"] == "memory"}
+    assert verdicts == {"planted_dense": "grows faster than declared", "sliding_window": "as declared"}
+
+
+def test_a_copied_cache_shows_in_the_memory_of_decoding(planted):
+    found = bench(["planted_copying", "sdpa"], level="model", ops=["decode"], lengths=[512], verify=trust, **SMALL)
+    share = {row["backend"]: row["peak_memory_bytes"] / row["state_bytes"] for row in found["rows"]}
+    assert share["planted_copying"] > 0.5  # of the one layer, the keys at least
+    assert share["sdpa"] < 0.5

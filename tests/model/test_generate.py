@@ -56,3 +56,14 @@ def test_settings_out_of_range_are_all_named(make_model):
     with pytest.raises(RequestError) as wrong:
         make_model().generate(torch.zeros(1, 2, dtype=torch.long), 0, temperature=-1.0, top_k=0, top_p=1.5)
     assert len(wrong.value.reasons) == 4
+
+
+def test_a_cache_that_holds_the_beginning_is_continued(make_model):
+    model, prompt = make_model("gqa"), torch.randint(50, (2, 9))
+    cache = model.eval().new_cache(2, 20)
+    with torch.no_grad():
+        model(prompt[:, :5], cache=cache)
+    assert torch.equal(model.generate(prompt, 6, cache=cache), model.generate(prompt, 6))
+    assert cache.length == 14
+    with pytest.raises(RequestError, match="holds 14 tokens already"):
+        model.generate(prompt, 6, cache=cache)

@@ -1,0 +1,115 @@
+"""Races of decoding: against Hugging Face's generate, over context, and with fewer key/value heads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from attnzoo.measure.cost import decode_contestant, extend
+from attnzoo.measure.latency import Contestant
+from attnzoo.measure.peers import llama
+from attnzoo.measure.peers.race import Bar, Entry, Race
+from attnzoo.measure.peers.sizes import Sizes
+from attnzoo.measure.peers.training import model
+from attnzoo.measure.step import random_tokens
+from attnzoo.model.config import ModelConfig
+from attnzoo.model.lm import CausalLM, ModelCache
+
+FLAT = 1 / 1.1  # the longest context at least this many times as fast as the shortest: within 10 %
+
+
+def decode_races(sizes: Sizes, seed: int) -> Iterator[Race]:
+    """Greedy generate, ours and Llama's with each of its caches, from one filled cache."""
+    for batch, new in sizes.decode_batches:
+        ours = model(replace(sizes.decoder, qk_norm=False), seed)
+        tokens = random_tokens(ours, 1, sizes.decode_context + 1).expand(batch, -1)
+        cache = filled_cache(ours, tokens, new)
+        entries: dict[str, Callable[[], Entry]] = {"ours": partial(_generate, ours, cache, tokens, new)}
+        entries |= {
+            f"Hugging Face, {kind} cache": partial(_llama, ours, kind, cache, tokens, new) for kind in llama.CACHES
+        }
+        work = f"generate at context {sizes.decode_context}, batch {batch}"
+        peers = tuple(name for name in entries if name != "ours")
+        shape = _shape(sizes.decoder, batch, sizes.decode_context, sizes.decoder.n_heads)
+        yield Race(work, shape, ("sdpa",), entries, [Bar(work, "ours", peers, 2.0)])
+
+
+def flat_races(sizes: Sizes, seed: int) -> Iterator[Race]:
+    """Decoding a token where the state does not grow: the longest context against the shortest, in time and bytes."""
+    short, long = sizes.flat_contexts[0], sizes.flat_contexts[-1]
+    for name, options in (("sliding_window", {"window": sizes.flat_window}), ("linear", {})):
+        ours = model(sizes.flat_model, seed, name, **options)
+        work = f"decode with {name}, context {long} against {short}"
+        entries = {f"context {n}": partial(_decode, ours, n, sizes.new_tokens) for n in sizes.flat_contexts}
+        bars = [
+            Bar(work, f"context {long}", (f"context {short}",), FLAT, quantity) for quantity in ("time", "state_bytes")
+        ]
+        yield Race(work, _shape(sizes.flat_model, 1, long, sizes.flat_model.n_heads), (name,), entries, bars)
+
+
+def grouped_races(sizes: Sizes, seed: int) -> Iterator[Race]:
+    """Decoding with G = H/8 against G = H."""
+    cfg, context = sizes.flat_model, sizes.grouped_context
+    few = max(cfg.n_heads // 8, 1)
+    entries = {
+        f"G = {g}": partial(_decode, model(replace(cfg, n_kv_heads=g), seed, "gqa"), context, sizes.new_tokens)
+        for g in (few, cfg.n_heads)
+    }
+    work = f"decode with G {few} against G {cfg.n_heads}, context {context}"
+    bars = [
+        Bar(work, f"G = {few}", (f"G = {cfg.n_heads}",), factor, quantity)
+        for quantity, factor in (("time", 2.0), ("state_bytes", 8.0))
+    ]
+    yield Race(work, _shape(cfg, 1, context, few), ("gqa",), entries, bars)
+
+
+def filled_cache(ours: CausalLM, tokens: Tensor, new: int) -> ModelCache:
+    """A cache with room for ``new`` more, that holds all but the last of ``tokens`` (B, T), whose rows are alike."""
+    one = ours.new_cache(1, tokens.shape[1])
+    extend(ours, tokens[:1, :-1], one, "fp32")
+    cache = ours.new_cache(tokens.shape[0], tokens.shape[1] + new)
+    for whole, row in zip(cache.layers, one.layers, strict=True):
+        keys, values = (held[:, :, : one.length].expand(len(tokens), -1, -1, -1) for held in _held(row.attention))
+        whole.attention.append(keys, values)
+    return cache
+
+
+def _generate(ours: CausalLM, cache: ModelCache, tokens: Tensor, new: int) -> Entry:
+    run = partial(ours.generate, tokens, new, cache=cache)
+    prepare = partial(_rewind, cache, tokens.shape[1] - 1)
+    return Entry(Contestant(run, prepare, units=new), lambda: ours.kernel, cache.nbytes)
+
+
+def _rewind(cache: ModelCache, context: int) -> None:
+    """What a cache of keys and values holds past its length is never read."""
+    for layer in cache.layers:
+        layer.attention.length = context
+
+
+def _llama(ours: CausalLM, kind: str, cache: ModelCache, tokens: Tensor, new: int) -> Entry:
+    context = tokens.shape[1] - 1
+    _rewind(cache, context)
+    expected = ours.generate(tokens, new, cache=cache)
+    held = (_held(layer.attention) for layer in cache.layers)
+    filled = [(keys[:, :, :context], values[:, :, :context]) for keys, values in held]
+    theirs = llama.llama_copy(ours, tokens.shape[1] + new)
+    return Entry(llama.generation(theirs, kind, filled, tokens, new, expected))
+
+
+def _held(cache: Any) -> tuple[Tensor, Tensor]:
+    return cache.keys, cache.values
+
+
+def _decode(ours: CausalLM, context: int, new: int) -> Entry:
+    contestant = decode_contestant(ours, 1, context, new, "fp32")
+    return Entry(contestant, lambda: ours.kernel, ours.new_cache(1, context + new).nbytes)
+
+
+def _shape(cfg: ModelConfig, batch: int, context: int, kv_heads: int) -> dict[str, Any]:
+    return {
+        "T": context, "B": batch, "H": cfg.n_heads, "G": kv_heads, "D": cfg.d_model // cfg.n_heads, "dtype": "float32"
+    }  # fmt: skip

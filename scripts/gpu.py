@@ -1,0 +1,192 @@
+"""One part of scripts/gpu.sh: check, operators, window, train or decode, each within its seconds, its JSON in one file.
+
+python scripts/gpu.py PART --seconds N --out FOLDER
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from pathlib import Path
+
+import torch
+
+from attnzoo import Mask, build, list_backends
+from attnzoo.checks import check
+from attnzoo.files import read_json, write_json_atomic
+from attnzoo.measure.bench import bench
+from attnzoo.measure.bench_row import machine
+from attnzoo.measure.latency import Contestant
+from attnzoo.measure.peers.race import Bar, Entry, Race, run
+from attnzoo.measure.roofline import machine_rates
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+SMALL = DEVICE == "cpu" or os.environ.get("GPU_SMALL") == "1"
+DTYPES = ("float32",) if SMALL else ("bfloat16", "float32")
+SPEED = torch.float32 if SMALL else torch.bfloat16
+FIRST = ["sdpa", "flex", "sliding_window", "linear", "gqa", "xformers"]  # what the time limit must not leave out
+GROUP = 6  # models of 124 M parameters, with optimiser state, that fit beside one another
+
+
+def names() -> list[str]:
+    """All backends, the most telling first; on a CPU only a few."""
+    known = list_backends()
+    return ["sdpa", "flex", "sliding_window"] if SMALL else [*FIRST, *(n for n in known if n not in FIRST)]
+
+
+def check_part(seconds: float, out: Path) -> dict:
+    """The quick check of every backend in each dtype, several processes at once."""
+    end = time.monotonic() + seconds
+    jobs = [(name, dtype) for dtype in DTYPES for name in names()]
+    reports, late = [], []
+    with ProcessPoolExecutor(1 if SMALL else 8, mp_context=get_context("spawn")) as pool:
+        running = {pool.submit(one_check, *job, end): job for job in jobs}
+        for done in as_completed(running):
+            if done.exception() is not None:
+                late.append(not_checked(*running[done], f"{type(done.exception()).__name__}: {done.exception()}"))
+            else:
+                reports.append(done.result())
+    return {"checks": [*reports, *late], "machine": machine(DEVICE, SPEED, {})}
+
+
+def one_check(name: str, dtype: str, end: float) -> dict:
+    """A report as plain values; not run where the time is over."""
+    if time.monotonic() > end:
+        return not_checked(name, dtype, "the time limit was reached before its turn")
+    return check(name, device=DEVICE, dtype=getattr(torch, dtype), quick=True, shrink=False).to_dict()
+
+
+def not_checked(name: str, dtype: str, why: str) -> dict:
+    return {"subject": name, "dtypes": [dtype], "passed": False, "refused": [f"not checked: {why}"], "tests": []}
+
+
+def verify(out: Path) -> Callable:
+    """The verdicts of `check_part`, for `bench`."""
+    checks = read_json(out / "check.json")["checks"] if (out / "check.json").exists() else []
+    reports = {(report["subject"], *report["dtypes"]): report for report in checks}
+
+    def verdict(name: str, device: str, dtype: torch.dtype, options: dict) -> tuple[str, list[str]]:
+        report = reports.get((name, str(dtype).removeprefix("torch.")))
+        if report is None:
+            return "refused", ["not checked here"]
+        failed = [test["name"] for test in report["tests"] if not test["passed"]]
+        if failed:
+            return "incorrect", [f"fails the quick check: {', '.join(failed)}"]
+        return (
+            ("ok", []) if report["passed"] else ("refused", report["refused"] or ["the quick check could try nothing"])
+        )
+
+    return verdict
+
+
+def operators_part(seconds: float, out: Path) -> dict:
+    """Forward and backward of every backend from 1k to 64k tokens."""
+    lengths = (64, 128) if SMALL else (1024, 4096, 16384, 65536)
+    heads = {"n_heads": 2, "head_dim": 16} if SMALL else {"n_heads": 8, "head_dim": 64}
+    return bench(
+        names(), ops=["forward+backward"], lengths=lengths, dtype=SPEED, device=DEVICE, dense_masks=False, rounds=9,
+        seconds=1.0 if SMALL else 3.0, limit=seconds, verify=verify(out), **heads,
+    )  # fmt: skip
+
+
+def window_part(seconds: float, out: Path) -> dict:
+    """A window of 1024 at 64k tokens against full attention: FlexAttention and ours."""
+    n_tokens, window, heads, head_dim = (128, 16, 2, 16) if SMALL else (65536, 1024, 8, 64)
+    q, k, v, gradient = (torch.randn(1, heads, n_tokens, head_dim, device=DEVICE, dtype=SPEED) for _ in range(4))
+    backward = not (SMALL and DEVICE == "cpu")  # FlexAttention has none on a CPU
+    for t in (q, k, v):
+        t.requires_grad_(backward)
+
+    def entry(name: str, mask: Mask, **options: int) -> Entry:
+        attn = build(name, n_heads=heads, head_dim=head_dim, **options)
+
+        def call() -> None:
+            result = attn(q, k, v, mask)
+            if backward:
+                torch.autograd.grad(result, (q, k, v), gradient)
+
+        return Entry(Contestant(call), lambda: attn.kernel)
+
+    entries = {
+        "full": lambda: entry("sdpa", Mask()),
+        "flex": lambda: entry("flex", Mask(window=window)),
+        "sliding_window": lambda: entry("sliding_window", Mask(), window=window),
+    }
+    work = f"window {window} against full attention, T {n_tokens}, forward{' + backward' if backward else ''}"
+    bars = [Bar(work, name, ("full",), 15.0) for name in ("flex", "sliding_window")]
+    shape = {"T": n_tokens, "B": 1, "H": heads, "G": heads, "D": head_dim, "dtype": str(SPEED).removeprefix("torch.")}
+    rows, lines = run(Race(work, shape, (), entries, bars, rounds=9), seconds=seconds / 2, seed=0, device=DEVICE)
+    return {"rows": rows, "bars": lines, "growth": [], "machine": machine(DEVICE, SPEED, machine_rates(DEVICE, SPEED))}
+
+
+def train_part(seconds: float, out: Path) -> dict:
+    """A training step of 124 M parameters with each backend; compiled too for the first ones."""
+    end = time.monotonic() + seconds
+    size = (
+        {"n_layers": 1, "n_heads": 2, "head_dim": 16, "batch_size": 1, "lengths": (32,)}
+        if SMALL
+        else {"n_layers": 12, "n_heads": 12, "head_dim": 64, "vocab_size": 50304, "batch_size": 8, "lengths": (1024,)}
+    )
+    found: dict = {"rows": [], "growth": []}
+    order = names()
+    first, rest = order[: GROUP - 1], order[GROUP - 1 :]
+    for group in [first, *(["sdpa", *rest[at : at + GROUP]] for at in range(0, len(rest), GROUP))]:
+        left = end - time.monotonic()
+        if left <= 0:
+            break
+        more = bench(
+            group, level="model", ops=["train_step"], dtype=SPEED, device=DEVICE, rounds=9, seconds=2.0,
+            compiled=group is first and not SMALL, limit=left * (0.6 if group is first and rest else 1.0),
+            verify=verify(out), **size,
+        )  # fmt: skip
+        found = {**more, "rows": found["rows"] + more["rows"], "growth": []}
+        write_json_atomic(out / "train.json", found)
+        if DEVICE == "cuda":
+            torch.cuda.empty_cache()
+    for row in found["rows"]:
+        if row["timing"]:
+            row["tokens_per_s"] = 1000 * row["B"] * row["T"] / row["timing"]["median"]
+            row["matmul_share"] = row["flops"] * 1000 / row["timing"]["median"] / found["machine"]["matmul_flops_per_s"]
+    return found
+
+
+def decode_part(seconds: float, out: Path) -> dict:
+    """Decoding at a short and a long context."""
+    size = (
+        {"n_layers": 1, "n_heads": 2, "head_dim": 16, "lengths": (32, 64), "decode_tokens": 2}
+        if SMALL
+        else {"n_layers": 12, "n_heads": 12, "head_dim": 64, "lengths": (1024, 32768), "decode_tokens": 16}
+    )
+    return bench(
+        names(), level="model", ops=["decode"], dtype=SPEED, device=DEVICE, rounds=9, seconds=2.0, limit=seconds,
+        verify=verify(out), **size,
+    )  # fmt: skip
+
+
+PARTS = {
+    "check": check_part,
+    "operators": operators_part,
+    "window": window_part,
+    "train": train_part,
+    "decode": decode_part,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("part", choices=PARTS)
+    parser.add_argument("--seconds", type=float, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    arguments = parser.parse_args()
+    start = time.monotonic()
+    found = PARTS[arguments.part](arguments.seconds, arguments.out)
+    write_json_atomic(arguments.out / f"{arguments.part}.json", found)
+    print(f"{arguments.part}: {time.monotonic() - start:.0f} s")
+
+
+if __name__ == "__main__":
+    main()
