@@ -73,6 +73,36 @@ def test_one_chunk_is_exact():
     same(build("chunked_local", chunk=T), build("exact"), inputs())
 
 
+def maskings():
+    """The masks that rules with summaries of past blocks take."""
+    return [m for m in masks() if m.fields <= {"key_padding", "documents"}]
+
+
+@pytest.mark.parametrize("mask", maskings(), ids=str)
+@pytest.mark.parametrize("kv_heads", [4, 2])
+def test_moba_with_all_blocks_is_exact(mask, kv_heads):
+    how = {"n_heads": 4, "n_kv_heads": kv_heads, "head_dim": D}
+    same(attnzoo.build("moba", **how, block=4, topk=T), attnzoo.build("exact", **how), inputs(kv_heads=kv_heads), mask)
+
+
+def test_moba_with_one_block_is_exact():
+    same(build("moba", block=64), build("exact"), inputs())
+
+
+@pytest.mark.parametrize("mask", maskings(), ids=str)
+def test_nsa_with_the_window_alone_is_the_sliding_window(mask):
+    module = build("nsa", d_model=16, compressed=False, selected=0, window=5)
+    given, x = inputs(), torch.randn(2, T, 16)
+    same(lambda *a: module(*a, x=x), build("sliding_window", window=5), given, mask)
+
+
+@pytest.mark.parametrize("mask", maskings(), ids=str)
+def test_nsa_with_all_blocks_selected_alone_is_exact(mask):
+    module = build("nsa", d_model=16, block=4, compressed=False, selected=T, window=0)
+    given, x = inputs(), torch.randn(2, T, 16)
+    same(lambda *a: module(*a, x=x), build("exact"), given, mask)
+
+
 @pytest.mark.parametrize("mask", masks(), ids=str)
 def test_gqa_with_as_many_heads_is_exact(mask):
     same(build("gqa"), build("exact"), inputs(), mask)
