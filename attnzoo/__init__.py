@@ -25,6 +25,10 @@ _HOME = {
     "Refused": "errors",
     "CausalLM": "model",
     "build_model": "model",
+    "export": "model.export",
+    "load": "model.export",
+    "export_llama": "model.llama",
+    "from_llama": "model.llama",
     "leak_test": "checks",
     "check": "checks",
     "compose": "config",
@@ -42,6 +46,8 @@ if TYPE_CHECKING:
     from attnzoo.errors import AttnzooError, Refused, RequestError
     from attnzoo.masks import Mask
     from attnzoo.model import CausalLM, build_model
+    from attnzoo.model.export import export, load
+    from attnzoo.model.llama import export_llama, from_llama
     from attnzoo.registry import build, list_backends, register, why_not
     from attnzoo.training import train
 

@@ -28,6 +28,8 @@ COMMANDS = {
     "show": "draw what a backend reads, or the heads of a trained model",
     "bench": "time and memory of backends over sequence lengths",
     "sample": "generate text with a trained model",
+    "export": "write a trained model as safetensors and JSON, here or as a Hugging Face Llama",
+    "import": "take over a Hugging Face Llama",
     "report": "write report.html and summary.csv from run records",
 }
 # where a full or closed disk shows; other OSErrors are bugs

@@ -40,6 +40,27 @@ def write_bytes_atomic(path: str | os.PathLike[str], data: bytes) -> Path:
     return path
 
 
+def write_folder_atomic(path: str | os.PathLike[str], files: Mapping[str, bytes]) -> Path:
+    """A new folder with these files, whole or not at all.
+
+    Raises:
+        RequestError: something is there already that is no empty folder, or it cannot be written.
+    """
+    path = Path(path)
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise RequestError(f"{path} is there already: choose a new folder")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as temporary:
+            whole = Path(temporary) / path.name
+            for name, data in files.items():
+                write_bytes_atomic(whole / name, data)
+            os.replace(whole, path)
+    except OSError as error:
+        raise RequestError(f"cannot write {path}: {error.strerror or error}") from error
+    return path
+
+
 def write_text_atomic(path: str | os.PathLike[str], text: str) -> Path:
     """`write_bytes_atomic` for UTF-8 text."""
     return write_bytes_atomic(path, text.encode())
@@ -47,7 +68,12 @@ def write_text_atomic(path: str | os.PathLike[str], text: str) -> Path:
 
 def write_json_atomic(path: str | os.PathLike[str], obj: Any) -> Path:
     """`write_text_atomic` for JSON; NaN and infinities become null."""
-    return write_text_atomic(path, json.dumps(finite(obj), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    return write_text_atomic(path, json_text(obj))
+
+
+def json_text(obj: Any) -> str:
+    """What `write_json_atomic` writes."""
+    return json.dumps(finite(obj), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:

@@ -81,6 +81,11 @@ WRONG = [
     "show linear chunks=3",
     "show empty.txt --head 1",
     "show untrained",
+    "export nowhere --out a",
+    "export untrained --out a",
+    "export untrained",
+    "import nowhere --out a",
+    "import untrained --out a",
     "report nowhere",
     "report empty.txt",
     "list --jsn",
@@ -164,6 +169,8 @@ def loaded(*words: str, cwd: Path) -> set[str]:
         ("compare --help", set()),
         ("bench --help", set()),
         ("show --help", set()),
+        ("export --help", set()),
+        ("import --help", set()),
         ("__complete show lin", set()),
         ("--completion bash", set()),
         ("__complete train attention=", set()),
@@ -266,6 +273,16 @@ def test_show_draws_a_backend_with_options(tmp_path: Path, capsys: pytest.Captur
     assert json.loads(capsys.readouterr().out)["options"] == {"window": 2}
 
 
+def test_import_writes_what_load_reads(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    import attnzoo as package
+
+    cfg = package.compose("train", ["model=tiny", "attention=gqa"])
+    package.export_llama(package.build_model(cfg), tmp_path / "llama")
+    assert cli.main(["import", str(tmp_path / "llama"), "--out", str(tmp_path / "out"), "--attention", "exact"]) == 0
+    assert package.load(tmp_path / "out").attention_modules()[0].name == "exact"
+    assert cli.main(["import", str(tmp_path / "llama"), "--out", str(tmp_path / "no"), "--attention", "linear"]) == 2
+
+
 def test_a_run_from_training_to_sample_leak_and_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
@@ -279,6 +296,13 @@ def test_a_run_from_training_to_sample_leak_and_report(
     shown = json.loads(capsys.readouterr().out)
     assert [len(layer["heads"][0]["weights"]) for layer in shown["layers"]] == [8] * len(shown["layers"])
     assert "What was read" in Path("heads.html").read_text()
+    assert cli.main(["export", "run", "--out", "out"]) == 0
+    assert cli.main(["export", "run", "--out", "out"]) == 2  # it is there already
+    assert cli.main(["export", "run", "--out", "llama", "--format", "llama"]) == 2
+    out, err = capsys.readouterr()
+    assert "attnzoo.load('out')" in out
+    assert "attention linear" in err
+    assert not Path("llama").exists()
     texts = []
     for seed in ("1", "1", "2"):
         assert cli.main(["sample", "run", "--prompt", "Call ", "--tokens", "12", "--seed", seed]) == 0

@@ -37,3 +37,21 @@ def test_a_folder_that_is_a_file_is_one_clear_message(tmp_path):
         files.write_text_atomic(tmp_path / "run" / "record.json", "")
     with pytest.raises(RequestError, match="cannot read"):
         files.read_json(tmp_path / "none.json")
+
+
+def test_a_folder_is_there_whole_or_not_at_all(tmp_path, monkeypatch):
+    folder = files.write_folder_atomic(tmp_path / "deep" / "out", {"a": b"1", "b": b"2"})
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == {"a": b"1", "b": b"2"}
+    assert stat.S_IMODE(folder.stat().st_mode) & stat.S_IXUSR
+    with pytest.raises(RequestError, match="choose a new folder"):
+        files.write_folder_atomic(folder, {"a": b"3"})
+    (tmp_path / "empty").mkdir()
+    assert (files.write_folder_atomic(tmp_path / "empty", {"a": b"3"}) / "a").read_bytes() == b"3"
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files.os, "fsync", full)
+    with pytest.raises(RequestError, match="No space left"):
+        files.write_folder_atomic(tmp_path / "new", {"a": b"1"})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["deep", "empty"]

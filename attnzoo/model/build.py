@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING
 
 import torch
@@ -9,7 +10,7 @@ import torch
 from attnzoo import registry
 from attnzoo.contract import Attention
 from attnzoo.errors import Refused, RequestError
-from attnzoo.model.config import AttentionConfig, ModelConfig, PositionsConfig, attention_of_layers
+from attnzoo.model.config import AttentionConfig, ModelConfig, PositionsConfig, Recipe, attention_of_layers
 from attnzoo.model.lm import CausalLM
 from attnzoo.positions import build_positions
 
@@ -55,12 +56,14 @@ def assemble(
             )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return CausalLM(
+        lm = CausalLM(
             model,
             vocab_size,
             lambda layer: _build_attention(layers[layer % len(layers)], model, head_dim),
             scheme,
         )
+    lm.recipe = copy.deepcopy(Recipe(model, attention, positions, vocab_size, seed))
+    return lm
 
 
 def _build_attention(choice: AttentionConfig, model: ModelConfig, head_dim: int) -> Attention:

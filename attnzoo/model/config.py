@@ -63,6 +63,17 @@ class AttentionConfig:
     options: dict[str, Any]
 
 
+@dataclass
+class Recipe:
+    """All that a model is built from. Its weights and this are the model again."""
+
+    model: ModelConfig
+    attention: AttentionConfig
+    positions: PositionsConfig
+    vocab_size: int
+    seed: int = 0
+
+
 def pattern_entries(model: ModelConfig) -> dict[str, AttentionConfig]:
     """The backend and options behind each different entry of the pattern."""
     found = {}

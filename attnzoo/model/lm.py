@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from attnzoo.contract import Attention, ScoreBias
 from attnzoo.errors import RequestError
 from attnzoo.masks import Mask
-from attnzoo.model.config import ModelConfig
+from attnzoo.model.config import ModelConfig, Recipe
 from attnzoo.model.generate import generate
 from attnzoo.model.init import initialise
 from attnzoo.model.layer import AttentionLayer, LayerCache, Phases, RMSNorm
@@ -84,6 +84,7 @@ class CausalLM(nn.Module):
     ) -> None:
         super().__init__()
         self.cfg, self.vocab_size = cfg, vocab_size
+        self.recipe: Recipe | None = None  # set by what builds it from settings
         self.embedding = nn.Embedding(vocab_size, cfg.d_model)
         self.positions = positions
         self.dropout = nn.Dropout(cfg.dropout)

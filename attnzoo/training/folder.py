@@ -7,15 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import safetensors
-import safetensors.torch
-import torch
-from torch import nn
-
 from attnzoo.errors import RequestError
-from attnzoo.files import write_bytes_atomic, write_text_atomic
+from attnzoo.files import write_text_atomic
 from attnzoo.measure.record import NOT_IDENTITY, config_hash
 from attnzoo.model import CausalLM, build_model
+from attnzoo.model.weights import load_weights
 from attnzoo.tasks import Task, build_task
 from attnzoo.training.callbacks import read_checkpoint
 from attnzoo.training.config import RunConfig, load_config, to_dict, to_yaml
@@ -100,36 +96,6 @@ def differences(one: RunConfig, other: RunConfig, most: int = 6) -> list[str]:
     return lines if len(lines) <= most else [*lines[:most], f"and {len(lines) - most} more"]
 
 
-def save_weights(model: nn.Module, path: Path, metadata: dict[str, str] | None = None) -> None:
-    """The parameters and buffers as safetensors, each tensor once, whatever names it is tied to."""
-    write_bytes_atomic(path, safetensors.torch.save(_untied(model), {"format": "pt", **(metadata or {})}))
-
-
-def load_weights(model: nn.Module, path: Path) -> None:
-    """Fill ``model`` from `save_weights`.
-
-    Raises:
-        RequestError: no such file, a broken one, or one of another model, with every reason.
-    """
-    try:
-        saved = safetensors.torch.load_file(path)
-    except FileNotFoundError:
-        raise RequestError(f"{path.parents[1]} holds no trained model: {path} is missing") from None
-    except (OSError, safetensors.SafetensorError) as error:
-        raise RequestError(f"checkpoint {path} cannot be read: {error}") from error
-    own = _untied(model)
-    faults = [f"{name} is missing" for name in own if name not in saved]
-    faults += [f"{name} is not in this model" for name in saved if name not in own]
-    faults += [
-        f"{name} is {tuple(saved[name].shape)}, expected {tuple(t.shape)}"
-        for name, t in own.items()
-        if name in saved and saved[name].shape != t.shape
-    ]
-    if faults:
-        raise RequestError(f"checkpoint {path} is of another model", faults)
-    model.load_state_dict(saved, strict=False)  # a tied name is filled through the one that was saved
-
-
 def load_run(folder: str | Path) -> tuple[RunConfig, CausalLM, Task]:
     """A finished run: its configuration, its trained model on the CPU in evaluation mode, its task.
 
@@ -160,15 +126,3 @@ def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
             continue
         out |= _flat(value, f"{name}.") if isinstance(value, dict) else {name: value}
     return out
-
-
-def _untied(model: nn.Module) -> dict[str, torch.Tensor]:
-    """The state dict with each piece of memory under its first name only."""
-    seen: set[Any] = set()
-    kept = {}
-    for name, tensor in model.state_dict().items():
-        where = (tensor.data_ptr(), tensor.shape) if tensor.numel() else name
-        if where not in seen:
-            seen.add(where)
-            kept[name] = tensor.detach().cpu().contiguous()
-    return kept

@@ -20,11 +20,12 @@ from attnzoo.measure.record import Record, config_hash
 from attnzoo.model import CausalLM, build_model
 from attnzoo.model.build import head_dim_of
 from attnzoo.model.config import AttentionConfig, attention_of_layers
+from attnzoo.model.weights import save_weights
 from attnzoo.tasks import Task, build_task
 from attnzoo.training.after import correctness, costs, leaks, sample
 from attnzoo.training.config import RunConfig, to_dict
 from attnzoo.training.fit import Fitted, fit
-from attnzoo.training.folder import RunFolder, save_weights
+from attnzoo.training.folder import RunFolder
 from attnzoo.training.loggers import JsonLines, WandbLogger
 from attnzoo.training.probe import run_probe
 from attnzoo.training.validation import faults, machine_faults

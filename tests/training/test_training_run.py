@@ -20,7 +20,6 @@ from attnzoo.measure.record import Record
 from attnzoo.training import load_run, train
 from attnzoo.training import run as run_module
 from attnzoo.training.evaluate import evaluate
-from attnzoo.training.folder import load_weights, save_weights
 from attnzoo.training.probe import probe_config
 
 HERE = Path(__file__).parent
@@ -129,29 +128,6 @@ def test_load_run_says_what_is_wrong(tmp_path):
     weights.unlink()
     with pytest.raises(RequestError, match="holds no trained model"):
         load_run(tmp_path / "run")
-
-
-def test_weights_of_another_model_are_named(tmp_path):
-    a, b = (attnzoo.build_model(tiny(model={"d_model": d}), 8) for d in (16, 32))
-    save_weights(a, tmp_path / "a.safetensors")
-    with pytest.raises(RequestError, match="another model") as caught:
-        load_weights(b, tmp_path / "a.safetensors")
-    assert "embedding.weight is (8, 16), expected (8, 32)" in caught.value.reasons
-
-
-def test_tied_weights_are_saved_once(tmp_path):
-    class Tied(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.embedding = torch.nn.Embedding(4, 3)
-            self.head = torch.nn.Linear(3, 4, bias=False)
-            self.head.weight = self.embedding.weight
-
-    one, two = Tied(), Tied()
-    save_weights(one, tmp_path / "t.safetensors")
-    load_weights(two, tmp_path / "t.safetensors")
-    assert torch.equal(one.head.weight, two.head.weight)
-    assert two.head.weight is two.embedding.weight
 
 
 @pytest.mark.parametrize(

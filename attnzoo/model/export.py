@@ -1,0 +1,106 @@
+"""A model as a folder of two files, ``config.json`` and ``model.safetensors``, and back, its logits equal bit for bit."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+
+import attnzoo
+from attnzoo import registry
+from attnzoo.data.tokenizer import Tokenizer, tokenizer_from_state
+from attnzoo.errors import RequestError, unknown
+from attnzoo.files import json_text, read_json, write_folder_atomic
+from attnzoo.model.build import assemble
+from attnzoo.model.config import AttentionConfig, Recipe
+from attnzoo.model.lm import CausalLM
+from attnzoo.model.weights import load_weights, untied
+from attnzoo.settings import plain, read
+
+FORMAT = "attnzoo/1"
+DTYPES = ("float64", "float32", "bfloat16", "float16")
+
+
+def export(model: CausalLM, folder: str | os.PathLike[str], tokenizer: Tokenizer | None = None) -> Path:
+    """Write a model: its settings and vocabulary as JSON, its weights as safetensors. `load` reads it back.
+
+    Args:
+        folder: a new one; whole or not at all.
+        tokenizer: what its tokens stand for, kept beside it.
+
+    Raises:
+        RequestError: the model was not built from settings, or the folder is taken.
+    """
+    recipe = recipe_of(model)
+    options = dataclasses.asdict(registry.parse_options(recipe.attention.name, recipe.attention.options))
+    whole = dataclasses.replace(recipe, attention=AttentionConfig(recipe.attention.name, options))
+    config = {
+        "format": FORMAT,
+        "attnzoo": attnzoo.__version__,
+        **plain(whole),
+        "dtype": str(model.embedding.weight.dtype).removeprefix("torch."),
+        "tokenizer": None if tokenizer is None else tokenizer.state(),
+    }
+    weights = safetensors.torch.save(untied(model), {"format": "pt"})
+    return write_folder_atomic(folder, {"config.json": json_text(config).encode(), "model.safetensors": weights})
+
+
+def load(folder: str | os.PathLike[str]) -> CausalLM:
+    """The model that `export` wrote, on the CPU in evaluation mode.
+
+    Raises:
+        RequestError: no such folder, settings that do not fit (every fault), weights of another model.
+    """
+    config = read_config(folder)
+    recipe = _recipe(config, Path(folder) / "config.json")
+    model = assemble(recipe.model, recipe.attention, recipe.positions, recipe.vocab_size, recipe.seed)
+    model = model.to(getattr(torch, config["dtype"]))
+    load_weights(model, Path(folder) / "model.safetensors")
+    return model.eval()
+
+
+def load_tokenizer(folder: str | os.PathLike[str]) -> Tokenizer | None:
+    """The tokenizer that was exported with the model; None where it had none."""
+    state = read_config(folder).get("tokenizer")
+    return None if state is None else tokenizer_from_state(state)
+
+
+def recipe_of(model: CausalLM) -> Recipe:
+    """What the model was built from.
+
+    Raises:
+        RequestError: it was put together by hand.
+    """
+    if model.recipe is None:
+        raise RequestError("this model was not built from settings (attnzoo.build_model): nothing could build it again")
+    return model.recipe
+
+
+def read_config(folder: str | os.PathLike[str]) -> Mapping[str, Any]:
+    """``config.json`` of an exported model.
+
+    Raises:
+        RequestError: it is missing, or another program's.
+    """
+    file = Path(folder) / "config.json"
+    config = read_json(file)
+    if not isinstance(config, dict) or config.get("format") != FORMAT:
+        hint = "; attnzoo.from_llama reads a Llama" if isinstance(config, dict) and "model_type" in config else ""
+        raise RequestError(f"{file} was not written by attnzoo export (format {FORMAT}){hint}")
+    return config
+
+
+def _recipe(config: Mapping[str, Any], file: Path) -> Recipe:
+    names = [field.name for field in dataclasses.fields(Recipe)]
+    recipe, faults = read(Recipe, {name: config[name] for name in names if name in config})
+    faults += [f"{name} is missing" for name in names if name not in config]
+    if config.get("dtype") not in DTYPES:
+        faults.append(unknown("dtype", str(config.get("dtype")), DTYPES))
+    if faults:
+        raise RequestError(f"{file} cannot be used", faults)
+    return Recipe(**recipe)

@@ -1,0 +1,142 @@
+"""To Hugging Face and back: transformers itself computes the same logits from the written folder.
+
+Tolerance: both sum in float32 in other orders; over two layers of width 32 that is a few hundred roundings of 6e-8 on
+logits of size 1 to 10. 1e-4 is what is promised, 2e-5 what is held here.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+import attnzoo
+from attnzoo.data.tokenizer import BPETokenizer, ByteTokenizer
+from attnzoo.errors import Refused, RequestError
+from attnzoo.model.build import assemble
+from attnzoo.model.config import AttentionConfig, ModelConfig, PositionsConfig
+
+SIZES = ModelConfig(n_layers=2, d_model=32, n_heads=4)
+TOKENS = torch.arange(40).view(2, 20) % 32
+CLOSE = {"atol": 2e-5, "rtol": 1e-5}
+
+
+def model(name: str = "sdpa", base: float = 10000.0, **settings):
+    """Norms and all other weights away from their initial values."""
+    cfg = replace(SIZES, **settings)
+    lm = assemble(cfg, AttentionConfig(name, {}), PositionsConfig("rope", base), 32, 0)
+    with torch.no_grad():
+        for parameter in lm.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    return lm.eval()
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "settings"),
+    [
+        ("sdpa", "LlamaForCausalLM", {"qk_norm": False}),
+        ("exact", "Qwen3ForCausalLM", {"qk_norm": True, "head_dim": 16}),
+        ("gqa", "LlamaForCausalLM", {"qk_norm": False, "n_kv_heads": 2, "base": 500.0}),
+        ("mqa", "Qwen3ForCausalLM", {"qk_norm": True, "norm_eps": 1e-3}),
+    ],
+)
+@torch.no_grad()
+def test_transformers_computes_the_same(name, kind, settings, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    lm = model(name, **settings)
+    attnzoo.export_llama(lm, tmp_path / "hf")
+    theirs, said = getattr(transformers, kind).from_pretrained(tmp_path / "hf", output_loading_info=True)
+    assert not any(said[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    torch.testing.assert_close(theirs.eval()(TOKENS).logits, lm(TOKENS), **CLOSE)
+    again = attnzoo.from_llama(tmp_path / "hf", "exact" if name == "sdpa" else "sdpa")
+    torch.testing.assert_close(again(TOKENS), lm(TOKENS), **CLOSE)
+    assert torch.equal(attnzoo.from_llama(theirs)(TOKENS), attnzoo.from_llama(tmp_path / "hf")(TOKENS))
+
+
+@torch.no_grad()
+def test_a_model_of_transformers_is_taken_over_and_sharded_files_too(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        vocab_size=32, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, tie_word_embeddings=True, initializer_range=0.3,
+    )  # fmt: skip
+    theirs = transformers.LlamaForCausalLM(config).eval()
+    theirs.save_pretrained(tmp_path, max_shard_size="10KB")
+    assert (tmp_path / "model.safetensors.index.json").exists()
+    lm = attnzoo.from_llama(tmp_path)
+    torch.testing.assert_close(lm(TOKENS), theirs(TOKENS).logits, **CLOSE)
+    attnzoo.export(lm, tmp_path / "out")
+    assert torch.equal(attnzoo.load(tmp_path / "out")(TOKENS), lm(TOKENS))
+    assert attnzoo.leak_test(lm, vocab_size=32, n_tokens=16).passed
+
+
+def test_every_reason_why_it_has_no_equal(tmp_path):
+    lm = assemble(
+        replace(SIZES, short_conv=2, dropout=0.1, attention_pattern=["linear", "sdpa"]),
+        AttentionConfig("sdpa", {}), PositionsConfig("learned"), 32, 0,
+    )  # fmt: skip
+    with pytest.raises(Refused) as caught:
+        attnzoo.export_llama(lm, tmp_path / "hf")
+    said = "\n".join(caught.value.reasons)
+    for part in ("attention linear", "positions learned", "model.short_conv=2", "model.dropout=0.1"):
+        assert part in said
+    assert len(caught.value.reasons) == 4
+    assert not (tmp_path / "hf").exists()
+
+
+def test_every_reason_why_it_cannot_be_taken_over(tmp_path):
+    attnzoo.export_llama(model(), tmp_path / "hf")
+    file = tmp_path / "hf" / "config.json"
+    config = json.loads(file.read_text())
+    changed = {"hidden_act": "gelu", "attention_bias": True, "rope_parameters": {"rope_type": "yarn"},
+               "use_sliding_window": True, "intermediate_size": 84}  # fmt: skip
+    file.write_text(json.dumps(config | changed))
+    with pytest.raises(Refused) as caught:
+        attnzoo.from_llama(tmp_path / "hf", "linear")
+    said = "\n".join(caught.value.reasons)
+    for part in ("'linear'", "gelu", "attention_bias", "yarn", "sliding window", "multiple of 8"):
+        assert part in said
+    assert len(caught.value.reasons) == 6
+
+
+def test_weights_that_do_not_fit(tmp_path):
+    lm = model()
+    attnzoo.export_llama(lm, tmp_path / "hf")
+    file = tmp_path / "hf" / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"num_hidden_layers": 1, "vocab_size": 31}))
+    with pytest.raises(Refused) as caught:
+        attnzoo.from_llama(tmp_path / "hf")
+    assert "model.embed_tokens.weight is (32, 32), expected (31, 32)" in caught.value.reasons
+    assert any("model.layers.1." in reason and "no place" in reason for reason in caught.value.reasons)
+    (tmp_path / "hf" / "model.safetensors").write_bytes(b"nonsense")
+    with pytest.raises(RequestError, match="cannot be read"):
+        attnzoo.from_llama(tmp_path / "hf")
+    file.write_text(json.dumps({"model_type": "llma"}))
+    (tmp_path / "hf" / "model.safetensors").unlink()
+    with pytest.raises(RequestError, match="missing"):
+        attnzoo.from_llama(tmp_path / "hf")
+
+
+def test_a_head_of_its_own_is_refused(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        vocab_size=32, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=4,
+        tie_word_embeddings=False,
+    )  # fmt: skip
+    with pytest.raises(Refused, match="cannot be taken over") as caught:
+        attnzoo.from_llama(transformers.LlamaForCausalLM(config))
+    assert caught.value.reasons == ["lm_head has weights of its own: the head here is the embedding"]
+
+
+@pytest.mark.parametrize("kind", ["bytes", "bpe"])
+def test_the_tokenizer_goes_along(kind, tmp_path):
+    tokenizers = pytest.importorskip("tokenizers")
+    text = "Call me Ishmael.\n\tSome years ago — never mind \x00"
+    ours = ByteTokenizer() if kind == "bytes" else BPETokenizer.train(text.encode() * 3, 300)
+    attnzoo.export_llama(model(), tmp_path / "hf", ours)
+    theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "hf" / "tokenizer.json"))
+    line = text.splitlines()[0]  # a token of ours never spans a line end
+    assert theirs.encode(line).ids == ours.encode(line)
+    assert theirs.decode(ours.encode(text)) == text
