@@ -136,7 +136,7 @@ def _samples(rows: Sequence[Row]) -> list[tuple[Row, str]]:
 def _environment(records: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     """Every entry; where the cells differ, all values. Times and commands stand elsewhere."""
     names = dict.fromkeys(name for record in records for name in dig(record, "environment", {}))
-    skipped = {"start", "end", "seconds", "command"}
+    skipped = {"start", "end", "seconds", "stage_seconds", "command"}
     lines = ((name, distinct(dig(r, f"environment.{name}") for r in records)) for name in names if name not in skipped)
     return [(name.replace("_", " "), " | ".join(values)) for name, values in lines if values]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import errno
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,19 +107,34 @@ def train(cfg: RunConfig) -> Record:
 def stages(run: Run) -> None:
     """Everything after the refusal check, in order. The record is filled as the results come in."""
     cfg, record = run.cfg, run.record
-    fitted = train_main(run)
+    with stage(record, "train"):
+        fitted = train_main(run)
     record.quality = quality(fitted, run.task)
     record.kernel_resolved = run.model.kernel
     save_weights(run.model, run.folder.weights, {"config_hash": record.config_hash})
     if run.task.tokenizer is not None:
         record.quality.sample = sample(run.model, run.task, seed=cfg.seed)
     if cfg.probe.enabled:
-        record.quality.update(merged_tasks(record.quality, run_probe(cfg, run.device, run.precision)))
+        with stage(record, "probe"):
+            probed = run_probe(cfg, run.device, run.precision)
+        record.quality.update(merged_tasks(record.quality, probed))
     if cfg.measure.leak:
-        record.leak = leaks(run.model, run.task, cfg, run.device, run.precision)
+        with stage(record, "leak"):
+            record.leak = leaks(run.model, run.task, cfg, run.device, run.precision)
     if cfg.measure.enabled:
-        record.correct = correctness(cfg, run.device)
-        record.cost = costs(run.model, run.task, cfg, run.device, run.precision)
+        with stage(record, "cost"):
+            record.correct = correctness(cfg, run.device)
+            record.cost = costs(run.model, run.task, cfg, run.device, run.precision)
+
+
+@contextmanager
+def stage(record: Record, name: str) -> Iterator[None]:
+    """Note in the record's environment how many seconds this took."""
+    started = time.monotonic()
+    try:
+        yield
+    finally:
+        record.environment.setdefault("stage_seconds", {})[name] = round(time.monotonic() - started, 2)
 
 
 def train_main(run: Run) -> Fitted:

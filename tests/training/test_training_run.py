@@ -236,6 +236,8 @@ def test_leaks_correctness_and_costs_are_in_the_record(tmp_path):
     assert record.cost.train_step_ms["median"] > 0
     assert record.cost.train_peak_memory_bytes > 4 * record.cost.parameters
     assert record.cost.cache_bytes == record.cost.cache_bytes_formula
+    assert set(record.environment.stage_seconds) == {"train", "leak", "cost"}
+    assert sum(record.environment.stage_seconds.values()) < record.environment.seconds
 
 
 def test_without_timing_only_counts_are_measured(tmp_path):
