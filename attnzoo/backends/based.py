@@ -11,8 +11,7 @@ from torch.nn import functional as F
 
 from attnzoo.contract import ScoreBias
 from attnzoo.kernels.features import taylor
-from attnzoo.kernels.linear import StateCache
-from attnzoo.kernels.recurrent import FROM_QKV, ChunkOptions, Recurrent, Terms
+from attnzoo.kernels.recurrent import FROM_QKV, ChunkOptions, Recurrent, StateCache, Terms
 from attnzoo.kernels.ring import RingCache
 from attnzoo.kernels.window import WindowAttention
 from attnzoo.masks import Mask

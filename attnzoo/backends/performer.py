@@ -12,8 +12,7 @@ from torch.nn import functional as F
 from attnzoo.contract import masked_softmax
 from attnzoo.kernels.features import log_positive_features, orthogonal_directions
 from attnzoo.kernels.gates import wide
-from attnzoo.kernels.linear import StateCache
-from attnzoo.kernels.recurrent import FROM_QKV, ChunkOptions, Recurrent, Terms
+from attnzoo.kernels.recurrent import FROM_QKV, ChunkOptions, Recurrent, StateCache, Terms
 from attnzoo.registry import register
 
 NOTHING = -1e30

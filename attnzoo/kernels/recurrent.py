@@ -17,9 +17,20 @@ from torch.nn import functional as F
 from attnzoo.contract import Attention, Capabilities, Options, Request, ScoreBias
 from attnzoo.errors import RequestError
 from attnzoo.kernels.gates import wide
-from attnzoo.kernels.linear import StateCache
 from attnzoo.kernels.scan import scan
 from attnzoo.masks import Mask
+
+
+class StateCache:
+    """A state (B, G, K, E) that stands for all tokens seen so far; its size does not depend on their number."""
+
+    def __init__(self, state: Tensor, max_tokens: int) -> None:
+        self.state, self.max_tokens, self.length = state, max_tokens, 0
+
+    @property
+    def nbytes(self) -> int:
+        return self.state.nbytes
+
 
 FROM_QKV = Capabilities(
     masks=frozenset({"key_padding", "documents"}), bias=False, dropout=False, time=1.0, memory=1.0, state=0.0

@@ -43,18 +43,27 @@ def scan(
     n_queries, n_keys = q.shape[2], k.shape[2]
     c, n_chunks = chunks_of(chunk, n_keys)
     # earlier keys get queries of zero; queries before the first key (a negative pad) see nothing
-    q, tail = F.pad(q, (0, 0, n_keys - n_queries, 0)), n_chunks * c - n_keys
-    q, k, v = (F.pad(t, (0, 0, 0, tail)).unflatten(2, (n_chunks, c)) for t in (q, k, v))  # (B, ·, N, c, ·)
+    lead, tail = n_keys - n_queries, n_chunks * c - n_keys
+    q, k, v = pad_tokens(q, lead, tail), pad_tokens(k, 0, tail), pad_tokens(v, 0, tail)
+    q, k, v = (t.unflatten(2, (n_chunks, c)) for t in (q, k, v))  # (B, ·, N, c, ·)
     q = q.unflatten(1, (k.shape[1], -1))  # (B, G, R, N, c, D)
     if decay is not None:
-        decay = F.pad(decay, (0, 0, 0, tail)).unflatten(2, (n_chunks, c))
+        decay = pad_tokens(decay, 0, tail).unflatten(2, (n_chunks, c))
     if beta is not None:
         beta = F.pad(beta, (0, tail)).unflatten(2, (n_chunks, c))
     run = None if starts is None else F.pad(starts, (0, tail)).unflatten(1, (n_chunks, c)).long().cumsum(-1)[:, None]
     with torch.autocast(q.device.type, enabled=False):
         out, state = _chunks(q, k, v, decay, beta, run, state)
-    out = out.flatten(1, 2).flatten(2, 3)[:, :, max(n_keys - n_queries, 0) : n_keys]
-    return F.pad(out, (0, 0, max(n_queries - n_keys, 0), 0)), state
+    out = out.flatten(1, 2).flatten(2, 3)[:, :, max(lead, 0) : n_keys]
+    return pad_tokens(out, max(-lead, 0), 0), state
+
+
+def pad_tokens(t: Tensor, before: int, after: int) -> Tensor:
+    """Zeros around axis 2 of (B, ·, T, ·), or tokens cut off where negative; torch's pad copies even where there is
+    nothing to pad."""
+    if not (before or after) and not torch.compiler.is_compiling():
+        return t
+    return F.pad(t, (0, 0, before, after))
 
 
 def chunks_of(chunk: int, n_tokens: int) -> tuple[int, int]:
@@ -98,10 +107,13 @@ def _chunks(q, k, v, decay, beta, run, state) -> tuple[Tensor, Tensor]:
 
 def _carry(state: Tensor, updates: Tensor, whole: Tensor | None) -> tuple[Tensor, Tensor]:
     """The state before each chunk (B, G, N, D, E), and after the last."""
+    if whole is None:
+        sums = torch.cat([state[:, :, None], updates], 2).cumsum(2)
+        return sums[:, :, :-1], sums[:, :, -1]
     carried = []
     for n, update in enumerate(updates.unbind(2)):
         carried.append(state)
-        state = _times(state, None if whole is None else whole[:, :, n].mT) + update
+        state = state * whole[:, :, n].mT + update
     return torch.stack(carried, 2), state
 
 

@@ -8,9 +8,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from attnzoo.backends.linear import Linear, elu_plus_one
+from attnzoo.backends.linear import Linear
 from attnzoo.contract import Attention, Capabilities
-from attnzoo.kernels.linear import step_state
+from attnzoo.kernels.features import elu_plus_one
+from attnzoo.kernels.gates import wide
 from attnzoo.masks import Mask
 
 
@@ -124,12 +125,11 @@ class StateWithPadding(Linear):
     caught_by = "decoding"
 
     def attend_cached(self, q, k, v, cache, mask, bias, x):
-        state = cache.state
+        state, kind = cache.state, wide(q.dtype)
         out = super().attend_cached(q, k, v, cache, mask, bias, x)
-        _, keys, values = self._features(q, k, v)
-        cache.state = step_state(
-            state, keys, values, None if mask.documents is None else mask.documents[:, -k.shape[2] :]
-        )
+        if mask.key_padding is not None:
+            t = self.terms(q.to(kind), k.to(kind), v.to(kind), x)
+            cache.state = state + t.k.mT @ t.v
         return out
 
 
