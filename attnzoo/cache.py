@@ -17,7 +17,7 @@ class KVCache:
 
     @property
     def nbytes(self) -> int:
-        return self.keys.nbytes + self.values.nbytes
+        return held_bytes(self.keys, self.values)
 
     def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Store n new tokens and return views of all keys (B, G, length, D) and values (B, G, length, Dv)."""
@@ -26,3 +26,9 @@ class KVCache:
         self.values[:, :, self.length : end] = v
         self.length = end
         return self.keys[:, :, :end], self.values[:, :, :end]
+
+
+def held_bytes(keys: Tensor, values: Tensor) -> int:
+    """What keys and values take; values that are a view of the keys take nothing."""
+    shared = keys.untyped_storage().data_ptr() == values.untyped_storage().data_ptr()
+    return keys.nbytes + (0 if shared else values.nbytes)

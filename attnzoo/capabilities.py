@@ -43,6 +43,8 @@ class Capabilities:
         dropout: drops attention weights in training.
         cross: takes Tq ≠ Tk.
         value_dim: takes Dv ≠ D.
+        scale: multiplies scores by its ``scale``.
+        products: weights depend on queries and keys through q·k alone, whatever basis the two are in.
         needs_x: its rule reads the layer's input x.
         dtypes, devices: what it computes on; training_devices: where it has a backward.
         time, memory, state: declared growth exponents in T of a training step's time and memory and of the decoding state.
@@ -57,6 +59,8 @@ class Capabilities:
     dropout: bool = True
     cross: bool = True
     value_dim: bool = True
+    scale: bool = True
+    products: bool = False
     needs_x: bool = False
     dtypes: tuple[torch.dtype, ...] = FLOATS
     devices: tuple[str, ...] = ("cpu", "cuda")

@@ -6,6 +6,7 @@ pattern it adds), and the kernel that computes it (`attnzoo.kernels`).
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -62,6 +63,7 @@ class Attention(nn.Module):
     capabilities: ClassVar[Capabilities]
     source: ClassVar[str]
     kernels: ClassVar[tuple[str, ...]] = ("auto",)
+    projection: ClassVar[str] = "qkv"
     name: ClassVar[str] = "unregistered"
 
     def __init__(
@@ -203,12 +205,13 @@ class Attention(nn.Module):
         dtype = dtype or torch.get_default_dtype()
         shape = (batch_size, self.n_kv_heads, max_tokens)
         keys = torch.zeros(*shape, self.head_dim, device=device, dtype=dtype)
-        values = torch.zeros(*shape, value_dim or self.head_dim, device=device, dtype=dtype)
+        values = torch.zeros(*shape, self.head_dim if value_dim is None else value_dim, device=device, dtype=dtype)
         return KVCache(keys, values)
 
-    def cache_bytes(self, batch_size: int, max_tokens: int, dtype: torch.dtype) -> int:
-        """What `new_cache` takes, by formula (Dv = D)."""
-        return 2 * batch_size * self.n_kv_heads * max_tokens * self.head_dim * dtype.itemsize
+    def cache_bytes(self, batch_size: int, max_tokens: int, dtype: torch.dtype, value_dim: int | None = None) -> int:
+        """What `new_cache` takes, by formula; Dv = D where it is None."""
+        width = self.head_dim + (self.head_dim if value_dim is None else value_dim)
+        return batch_size * self.n_kv_heads * max_tokens * width * dtype.itemsize
 
     def extend(
         self,
@@ -294,6 +297,13 @@ class Attention(nn.Module):
         own = self.pattern(i, torch.arange(n_keys, device=device)[None, :])
         dense = mask.dense(n_queries, n_keys, device)
         return dense if own is None else dense & own
+
+    def with_layout(self, n_kv_heads: int, head_dim: int) -> Attention:
+        """This attention, its parameters shared, for other key/value heads and another head dim; scores keep their scale."""
+        other = copy.copy(self)
+        other.n_kv_heads, other.head_dim = n_kv_heads, head_dim
+        other.ran = self.ran  # type: ignore[method-assign]  # what runs is recorded here
+        return other
 
     def repeat_kv(self, t: Tensor) -> Tensor:
         """(B, G, T, D) -> (B, H, T, D), interleaved: query head h reads key/value head h // (H/G)."""

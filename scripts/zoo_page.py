@@ -16,7 +16,7 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 LABELS = ("Cost", "State", "Gives up", "Departure", "Departures", "Use")
 NEEDED = {"Cost", "State", "Use"}
 MARKED = {"G < H": "grouped_heads", "bias": "bias", "dropout": "dropout", "Tq ≠ Tk": "cross", "Dv ≠ D": "value_dim",
-          "reads x": "needs_x"}  # fmt: skip
+          "scale": "scale", "mla": "products", "reads x": "needs_x"}  # fmt: skip
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 
 HEAD = """# The zoo
@@ -30,7 +30,7 @@ blocks are cut down to fit. `attnzoo show NAME KEY=VALUE` draws the same for oth
 
 ## What each can honour
 
-What is not marked is refused, with the reason. Time and memory are of a training step, state is of decoding; each as it grows
+What is not marked is refused, with the reason (scale: `model.scale`; mla: its latent keys, and `model.scale=log_n`). Time and memory are of a training step, state is of decoding; each as it grows
 with T.
 """
 

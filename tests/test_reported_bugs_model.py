@@ -130,11 +130,13 @@ def test_unsloth_8253_the_window_reaches_the_kernel_and_zero_is_refused():
 
 def test_prime_rl_2681_onnx_7274_key_heads_are_repeated_along_heads_and_interleaved():
     """Rows 19 and 20: H = 4, G = 2, the values of key head g are the constant g: 0, 0, 1, 1 at every token."""
-    layer = AttentionLayer(attnzoo.build("sdpa", n_heads=4, n_kv_heads=2, head_dim=8), 32, qk_norm=False)
+    layer = AttentionLayer(
+        attnzoo.build("sdpa", n_heads=4, n_kv_heads=2, head_dim=8), ModelConfig(d_model=32, qk_norm=False)
+    )
     heads = []
     layer.attention.register_forward_hook(lambda module, args, out: heads.append(out))
     with torch.no_grad():
-        layer.qkv.weight[-16:] = 0  # the value projection; its constant comes from the hook below
+        layer.projection.qkv.weight[-16:] = 0  # the value projection; its constant comes from the hook below
     layer.attention.register_forward_pre_hook(
         lambda module, args: (*args[:2], torch.arange(2.0).view(1, 2, 1, 1).expand_as(args[2]), *args[3:])
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -71,7 +71,7 @@ class Based(Recurrent):
 
     Options = BasedOptions
     source = "arXiv:2402.18668"
-    capabilities = FROM_QKV
+    capabilities = replace(FROM_QKV, scale=False)
     options: BasedOptions
     ones = 1
 

@@ -69,7 +69,7 @@ class BlockSparse(Attention):
 
     Options = BlockSparseOptions
     source = "arXiv:2007.14062, arXiv:1904.10509"
-    capabilities = Capabilities(time=1.0, memory=1.0, shift_invariant=False)
+    capabilities = Capabilities(time=1.0, memory=1.0, shift_invariant=False, products=True)
     options: BlockSparseOptions
 
     def pattern(self, i: Tensor, j: Tensor) -> Tensor:

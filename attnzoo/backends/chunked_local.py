@@ -40,7 +40,7 @@ class ChunkedLocal(Attention):
 
     Options = ChunkOptions
     source = "Llama 4 (Meta, 2025): local layers of iRoPE, attention_chunk_size"
-    capabilities = Capabilities(time=1.0, memory=1.0, state=0.0, shift_invariant=False)
+    capabilities = Capabilities(time=1.0, memory=1.0, state=0.0, shift_invariant=False, products=True)
     options: ChunkOptions
 
     def pattern(self, i: Tensor, j: Tensor) -> Tensor:
@@ -68,8 +68,8 @@ class ChunkedLocal(Attention):
         slots = super().new_cache(batch_size, min(self.options.chunk, max_tokens), device, dtype, value_dim)
         return RingCache(slots.keys, slots.values, max_tokens)
 
-    def cache_bytes(self, batch_size: int, max_tokens: int, dtype: torch.dtype) -> int:
-        return super().cache_bytes(batch_size, min(self.options.chunk, max_tokens), dtype)
+    def cache_bytes(self, batch_size, max_tokens, dtype, value_dim=None) -> int:
+        return super().cache_bytes(batch_size, min(self.options.chunk, max_tokens), dtype, value_dim)
 
     def attend_cached(self, q, k, v, cache: RingCache, mask: Mask, bias, x) -> Tensor:
         inside = cache.length % self.options.chunk  # tokens of the current chunk: the ring's first slots, in order

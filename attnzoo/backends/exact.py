@@ -21,7 +21,7 @@ class Exact(Attention):
     """
 
     source = "arXiv:1706.03762"
-    capabilities = Capabilities()
+    capabilities = Capabilities(products=True)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: ScoreBias | None, x: Tensor | None) -> Tensor:
         n_queries, n_keys = q.shape[2], k.shape[2]

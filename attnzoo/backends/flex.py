@@ -42,6 +42,7 @@ class Flex(Attention):
     source = "arXiv:2412.05496"
     capabilities = Capabilities(
         dropout=False,
+        products=True,
         dtypes=(torch.float32, torch.bfloat16, torch.float16),
         training_devices=("cuda",),
         memory=1.0,

@@ -36,7 +36,7 @@ class Linear(Recurrent):
 
     Options = LinearOptions
     source = "arXiv:2006.16236"
-    capabilities = replace(FROM_QKV, masks=FROM_QKV.masks | {"bidirectional"})
+    capabilities = replace(FROM_QKV, masks=FROM_QKV.masks | {"bidirectional"}, scale=False)
     options: LinearOptions
     ones = 1
 

@@ -40,7 +40,7 @@ class Sigmoid(Attention):
 
     Options = SigmoidOptions
     source = "arXiv:2409.04431"
-    capabilities = Capabilities(memory=1.0)
+    capabilities = Capabilities(memory=1.0, products=True)
     options: SigmoidOptions
 
     def weights(self, q: Tensor, k: Tensor, visible: Tensor, bias: Tensor | None, x: Tensor | None) -> Tensor:

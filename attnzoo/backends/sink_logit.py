@@ -41,7 +41,7 @@ class SinkLogit(Attention):
 
     Options = SinkLogitOptions
     source = "arXiv:2508.10925"
-    capabilities = Capabilities(memory=1.0)
+    capabilities = Capabilities(memory=1.0, products=True)
     options: SinkLogitOptions
 
     def __init__(self, **sizes) -> None:

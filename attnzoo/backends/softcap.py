@@ -37,7 +37,7 @@ class Softcap(Attention):
 
     Options = SoftcapOptions
     source = "arXiv:2408.00118"
-    capabilities = Capabilities(memory=1.0)
+    capabilities = Capabilities(memory=1.0, products=True)
     options: SoftcapOptions
 
     def weights(self, q: Tensor, k: Tensor, visible: Tensor, bias: Tensor | None, x: Tensor | None) -> Tensor:

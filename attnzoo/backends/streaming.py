@@ -38,7 +38,7 @@ class Streaming(WindowAttention):
 
     Options = StreamingOptions
     source = "arXiv:2309.17453"
-    capabilities = Capabilities(time=1.0, memory=1.0, state=0.0, shift_invariant=False)
+    capabilities = Capabilities(time=1.0, memory=1.0, state=0.0, shift_invariant=False, products=True)
     options: StreamingOptions
 
     @property

@@ -44,6 +44,7 @@ class Xformers(Attention):
     capabilities = Capabilities(
         masks=XFORMERS_FIELDS,
         bias=False,
+        products=True,
         value_dim=False,
         dtypes=(torch.float32, torch.float16, torch.bfloat16),
         devices=("cuda",),

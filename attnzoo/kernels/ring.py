@@ -10,6 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from attnzoo.cache import held_bytes
 from attnzoo.contract import ScoreBias
 from attnzoo.kernels import sdpa
 from attnzoo.masks import Mask
@@ -32,7 +33,7 @@ class RingCache:
 
     @property
     def nbytes(self) -> int:
-        return self.keys.nbytes + self.values.nbytes
+        return held_bytes(self.keys, self.values)
 
     def store(self, k: Tensor, v: Tensor) -> None:
         """Remember n new tokens; of those that are no sinks, at most the last W."""

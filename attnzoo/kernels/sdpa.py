@@ -32,7 +32,7 @@ _HALF = (torch.float16, torch.bfloat16)
 class FusedSoftmax(Attention):
     """What sdpa, gqa and mqa share; they differ in the head layout they take."""
 
-    capabilities = Capabilities(memory=1.0)
+    capabilities = Capabilities(memory=1.0, products=True)
     kernels = ("auto", *KERNELS)
 
     @classmethod

@@ -35,13 +35,11 @@ def model_costs(model: CausalLM, *, batch_size: int, n_tokens: int, context: int
         context: tokens the cache is made for, one sequence.
     """
     dtype = model.embedding.weight.dtype
-    formula = sum(attention.cache_bytes(1, context, dtype) for attention in model.attention_modules())
-    convolutions = [layer.conv for layer in model.new_cache(1, context).layers if layer.conv is not None]
     return {
         "parameters": model.parameter_count(),
         "train_flops": train_step_flops(model, batch_size, n_tokens),
         "cache_bytes": model.new_cache(1, context).nbytes,
-        "cache_bytes_formula": formula + sum(conv.nbytes for conv in convolutions),
+        "cache_bytes_formula": sum(block.attention.cache_bytes(1, context, dtype) for block in model.layers),
         "shape": {"batch_size": batch_size, "n_tokens": n_tokens, "context": context, "decode_batch_size": 1},
     }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -10,8 +11,17 @@ import torch
 from attnzoo import registry
 from attnzoo.contract import Attention
 from attnzoo.errors import Refused, RequestError
-from attnzoo.model.config import AttentionConfig, ModelConfig, PositionsConfig, Recipe, attention_of_layers
+from attnzoo.model.config import (
+    AttentionConfig,
+    ModelConfig,
+    PositionsConfig,
+    Recipe,
+    attention_of_layers,
+    named,
+    score_scale,
+)
 from attnzoo.model.lm import CausalLM
+from attnzoo.model.projection import latent_sizes
 from attnzoo.positions import build_positions
 
 if TYPE_CHECKING:
@@ -47,13 +57,8 @@ def assemble(
         max_tokens=positions.max_tokens,
     )
     layers = attention_of_layers(model, attention)
-    if scheme.needs_bias:
-        unable = [name for name in dict.fromkeys(c.name for c in layers) if not registry.get(name).capabilities.bias]
-        if unable:
-            raise Refused(
-                f"{' and '.join(unable)} cannot take {positions.name}: no scores to add a bias to; "
-                "valid here: rope, learned, sinusoidal, none"
-            )
+    if why := layer_reasons(model, layers, scheme.needs_bias, positions.name):
+        raise Refused(f"{named(model, attention).name} cannot stand in this model", why)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         lm = CausalLM(
@@ -66,15 +71,54 @@ def assemble(
     return lm
 
 
+def layer_reasons(model: ModelConfig, layers: Sequence[AttentionConfig], needs_bias: bool, positions: str) -> list[str]:
+    """Every reason why the layer's options do not fit a backend of the model; empty when they all do."""
+    why = []
+    for cls in dict.fromkeys(registry.get(choice.name) for choice in layers):
+        if needs_bias and not cls.capabilities.bias:
+            valid = "rope, learned, sinusoidal, none"
+            why.append(f"{cls.name} cannot take {positions}: it has no scores to add a bias to; valid here: {valid}")
+        if model.scale is not None and not cls.capabilities.scale:
+            why.append(f"{cls.name} has no scores that model.scale={model.scale} could multiply")
+        elif model.scale == "log_n" and not cls.capabilities.products:
+            why.append(f"{cls.name} does not see q through q·k alone, so that model.scale=log_n is not defined for it")
+        if projection_of(model, cls) == "mla":
+            why += latent_reasons(model, cls, positions)
+    return why
+
+
+def projection_of(model: ModelConfig, cls: type[Attention]) -> str:
+    """The projection in front of a backend: as asked, or its own."""
+    return model.projection or cls.projection
+
+
+def latent_reasons(model: ModelConfig, cls: type[Attention], positions: str) -> list[str]:
+    """Why mla cannot stand in front of this backend, or not in these sizes."""
+    head_dim, can, why = head_dim_of(model), cls.capabilities, []
+    latent, turned = latent_sizes(model, head_dim)
+    if not can.products:
+        why.append(f"{cls.name} does not see q and k through q·k alone: mla decodes with both in the latent space")
+    if not (can.value_dim and can.grouped_heads):
+        why.append(f"{cls.name} cannot decode mla's latent: one key/value head, its values narrower than its keys")
+    if model.n_kv_heads not in (None, model.n_heads):
+        why.append(f"model.n_kv_heads={model.n_kv_heads}: mla makes keys and values of every head from its latent")
+    if turned and (turned % 2 or head_dim % turned or turned == head_dim):
+        why.append(f"model.rope_dim={turned}: must be even and a true divisor of the head dim {head_dim}")
+    if not turned and positions == "rope":
+        why.append("model.rope_dim=0 leaves mla no channels that rope could turn")
+    return why if latent else [*why, f"model.latent_dim={latent}: must be at least 1"]
+
+
 def _build_attention(choice: AttentionConfig, model: ModelConfig, head_dim: int) -> Attention:
+    latent = projection_of(model, registry.get(choice.name)) == "mla"
     return registry.build(
         choice.name,
         n_heads=model.n_heads,
-        n_kv_heads=model.n_kv_heads,
+        n_kv_heads=model.n_heads if latent else model.n_kv_heads,
         head_dim=head_dim,
         d_model=model.d_model,
         dropout=model.attention_dropout,
-        scale=model.scale,
+        scale=score_scale(model.scale, head_dim),
         **choice.options,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -27,12 +28,20 @@ class ModelConfig:
         n_layers, d_model, n_heads: L, C, H.
         n_kv_heads: G; None leaves it to the backend (H for most, 1 for mqa, H/4 for gqa).
         head_dim: D; None is C/H.
+        projection: qkv (every head of q, k and v from x) or mla (`attnzoo.model.projection`); None leaves it to the backend
+            (qkv for all but mla).
+        latent_dim, rope_dim: of mla: r, channels of the latent, None for 2·D; and Dr, those of each head's D that carry
+            positions, None for D/2.
         mlp_ratio: width of the SwiGLU hidden layer over C.
         qk_norm: RMSNorm over each head of q and k (arXiv:2010.04245).
         short_conv: width of a causal depthwise convolution on q, k and v, starting as the identity; 0 is none.
         dropout: on the embeddings and on what each sublayer adds.
         attention_dropout: on the attention weights.
-        scale: what the scores are multiplied by; None is 1/sqrt(D).
+        scale: what the scores are multiplied by: a number, 1/D (arXiv:2203.03466), log_n, which is log(n)/sqrt(D) for a
+            query that sees n tokens under the causal mask (arXiv:2202.12172), or None for 1/sqrt(D).
+        output_gate: what attention returns times a sigmoid of a linear map of x (arXiv:2505.06708): none, headwise (a
+            number a head) or elementwise (a number a channel).
+        head_norm: RMSNorm over each head's output, before the gate.
         norm_eps: of every RMSNorm.
         attention_pattern: a backend for each layer, repeated over the layers; empty leaves it to ``attention``.
         attention_options: entry of the pattern -> its options. ``name`` among them is the backend, so that one may stand
@@ -44,12 +53,17 @@ class ModelConfig:
     n_heads: int = 8
     n_kv_heads: int | None = None
     head_dim: int | None = None
+    projection: str | None = None
+    latent_dim: int | None = None
+    rope_dim: int | None = None
     mlp_ratio: float = 2.6875
     qk_norm: bool = True
     short_conv: int = 0
     dropout: float = 0.0
     attention_dropout: float = 0.0
-    scale: float | None = None
+    scale: str | None = None
+    output_gate: str = "none"
+    head_norm: bool = False
     norm_eps: float = 1e-6
     attention_pattern: list[str] = field(default_factory=list)
     attention_options: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -72,6 +86,17 @@ class Recipe:
     positions: PositionsConfig
     vocab_size: int
     seed: int = 0
+
+
+def score_scale(scale: str | None, head_dim: int) -> float:
+    """The number that ``model.scale`` stands for, the part that depends on the query aside.
+
+    Raises:
+        ValueError: it stands for none.
+    """
+    if scale in (None, "log_n"):
+        return 1 / math.sqrt(head_dim)
+    return 1 / head_dim if scale == "1/D" else float(scale)
 
 
 def pattern_entries(model: ModelConfig) -> dict[str, AttentionConfig]:

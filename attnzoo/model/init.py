@@ -5,7 +5,7 @@ parameter                                    initial value
 ===========================================  ============================================
 embedding (tied with the head), learned      N(0, 0.02)
 positions
-qkv, gate_up                                 N(0, 1/sqrt(fan_in))
+qkv, expand, gate, gate_up                   N(0, 1/sqrt(fan_in))
 out, down (what a sublayer adds)             N(0, 1/sqrt(fan_in)) / sqrt(2 L)
 norms                                        1
 short convolution                            1 for the token itself, 0 for earlier ones
@@ -42,7 +42,7 @@ def _set(name: str, parameter: nn.Parameter, n_layers: int) -> None:
         parameter.fill_(1.0)
     elif name == "embedding.weight" or name.startswith("positions."):
         parameter.normal_(0.0, EMBEDDING_STD)
-    elif name.endswith(("qkv.weight", "gate_up.weight", "out.weight", "down.weight")):
+    elif name.endswith(("qkv.weight", "expand.weight", "gate.weight", "gate_up.weight", "out.weight", "down.weight")):
         std = 1 / math.sqrt(parameter.shape[1])
         parameter.normal_(0.0, std / math.sqrt(2 * n_layers) if name.endswith(("out.weight", "down.weight")) else std)
     else:

@@ -1,95 +1,36 @@
-"""The attention layer: projections, head layout, positions; it calls the backend. Shapes: see `attnzoo.shapes`."""
+"""The attention layer: a projection, the backend, and what happens to its output. Shapes: see `attnzoo.shapes`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from attnzoo.contract import Attention, ScoreBias
 from attnzoo.errors import RequestError
+from attnzoo.kernels.recurrent import token_counts
 from attnzoo.masks import Mask
-from attnzoo.positions import rotate
-
-Phases = tuple[Tensor, Tensor] | None
-
-
-@dataclass
-class LayerCache:
-    """What one layer keeps to decode: its attention's cache, and the last inputs of its convolution (B, width - 1, channels)."""
-
-    attention: Any
-    conv: Tensor | None
-
-    @property
-    def length(self) -> int:
-        return self.attention.length
-
-    @property
-    def nbytes(self) -> int:
-        return self.attention.nbytes + (0 if self.conv is None else self.conv.nbytes)
-
-
-class RMSNorm(nn.RMSNorm):
-    """Root-mean-square norm (arXiv:1910.07467); the gain takes the input's type, so that autocast keeps the fused kernel."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
-
-
-class ShortConv(nn.Module):
-    """A causal depthwise convolution over the last few tokens, the identity at first. Never reads another document."""
-
-    def __init__(self, channels: int, width: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(width, channels))  # row w multiplies the token w steps back
-
-    @property
-    def width(self) -> int:
-        return self.weight.shape[0]
-
-    def forward(self, x: Tensor, past: Tensor | None, documents: Tensor | None) -> Tensor:
-        """x (B, T, channels), past (B, width - 1, channels) or None for zeros, documents (B, ≥ T) ending at x's last token."""
-        n_tokens, reach = x.shape[1], self.width - 1
-        padded = F.pad(x, (0, 0, reach, 0)) if past is None else torch.cat([past, x], 1)
-        ids = None
-        if documents is not None:  # ids of the tokens in ``padded``; before the sequence there is none
-            ids = F.pad(documents + 1, (max(reach + n_tokens - documents.shape[1], 0), 0))[:, -reach - n_tokens :]
-        out = x * self.weight[0]
-        for back in range(1, self.width):
-            earlier = padded[:, reach - back : reach - back + n_tokens]
-            if ids is not None:
-                same = ids[:, reach:] == ids[:, reach - back : reach - back + n_tokens]
-                earlier = earlier * same[..., None]
-            out = out + earlier * self.weight[back]
-        return out
+from attnzoo.model.config import ModelConfig
+from attnzoo.model.projection import PROJECTIONS, LayerCache, Phases, Projection, RMSNorm
 
 
 class AttentionLayer(nn.Module):
-    """Self- or cross-attention over a width C: one fused projection, optional short convolution, QK-norm and positions.
+    """Self- or cross-attention over a width C.
 
     Args:
         attention: the backend; its H, G and D are the layer's head layout.
-        d_model: C.
-        qk_norm: RMSNorm over each head of q and k.
-        short_conv: width of the causal convolution on q, k and v; 0 is none.
+        cfg: the width and the layer's options (see `ModelConfig`).
     """
 
-    def __init__(
-        self, attention: Attention, d_model: int, *, qk_norm: bool = True, short_conv: int = 0, norm_eps: float = 1e-6
-    ) -> None:
+    def __init__(self, attention: Attention, cfg: ModelConfig) -> None:
         super().__init__()
         self.attention = attention
-        d = attention.head_dim
-        self.sizes = (attention.n_heads * d, attention.n_kv_heads * d, attention.n_kv_heads * d)
-        self.qkv = nn.Linear(d_model, sum(self.sizes), bias=False)
-        self.conv = ShortConv(sum(self.sizes), short_conv) if short_conv else None
-        self.q_norm = RMSNorm(d, eps=norm_eps) if qk_norm else nn.Identity()
-        self.k_norm = RMSNorm(d, eps=norm_eps) if qk_norm else nn.Identity()
-        self.out = nn.Linear(self.sizes[0], d_model, bias=False)
+        self.projection: Projection = PROJECTIONS[cfg.projection or attention.projection](attention, cfg)
+        self.log_n = cfg.scale == "log_n"
+        heads, d = attention.n_heads, attention.head_dim
+        self.head_norm = RMSNorm(d, eps=cfg.norm_eps) if cfg.head_norm else nn.Identity()
+        gates = {"none": 0, "headwise": heads, "elementwise": heads * d}[cfg.output_gate]
+        self.gate = nn.Linear(cfg.d_model, gates, bias=False) if gates else None
+        self.out = nn.Linear(heads * d, cfg.d_model, bias=False)
 
     def forward(
         self,
@@ -116,48 +57,42 @@ class AttentionLayer(nn.Module):
         if context is not None:
             if cache is not None:
                 raise RequestError("cross-attention has no cache: pass the same context at every step")
-            q, k, v = self._heads(self._cross(x, context))
-            return self._merge(self.attention(q, k, v, mask, None, x))
-        q, k, v = self._heads(self._project(x, mask, cache).split(self.sizes, -1))
-        q, k = rotate(q, phases), rotate(k, phases)
+            phases = bias = None
+        q, k, v = self.projection(x, mask, phases, context=context, cache=cache)
+        if self.log_n:
+            q = q * self._log_counts(x, mask, context, cache).to(q.dtype)
         if cache is None:
-            return self._merge(self.attention(q, k, v, mask, bias, x))
-        return self._merge(self.attention.extend(q, k, v, cache.attention, mask, bias, x))
+            return self._merge(self.attention(q, k, v, mask, bias, x), x)
+        decoder, _ = self.projection.decoder(self.attention)
+        out = decoder.extend(q, k, v, cache.attention, mask, bias, x)
+        return self._merge(self.projection.finish(out), x)
 
     def new_cache(self, batch_size: int, max_tokens: int, device=None, dtype=None) -> LayerCache:
         """Decoding state for ``max_tokens`` tokens."""
-        conv = None
-        if self.conv is not None:
-            conv = torch.zeros(batch_size, self.conv.width - 1, sum(self.sizes), device=device, dtype=dtype)
-        return LayerCache(self.attention.new_cache(batch_size, max_tokens, device=device, dtype=dtype), conv)
+        return self.projection.new_cache(self.attention, batch_size, max_tokens, device, dtype)
+
+    def cache_bytes(self, batch_size: int, max_tokens: int, dtype: torch.dtype) -> int:
+        """What `new_cache` takes, by formula."""
+        return self.projection.cache_bytes(self.attention, batch_size, max_tokens, dtype)
 
     def flops(self, n_queries: int, n_keys: int) -> float:
-        """Forward operations for one sequence: both projections, the convolution and the attention."""
-        weights = self.qkv.weight.numel() + self.out.weight.numel()
-        weights += 0 if self.conv is None else self.conv.weight.numel()
-        return 2 * weights * n_queries + self.attention.flops(n_queries, n_keys)
+        """Forward operations for one sequence: the projections, the gate and the attention."""
+        weights = self.out.weight.numel() + (0 if self.gate is None else self.gate.weight.numel())
+        return 2 * weights * n_queries + self.projection.flops(n_queries) + self.attention.flops(n_queries, n_keys)
 
-    def _project(self, x: Tensor, mask: Mask, cache: LayerCache | None) -> Tensor:
-        """(B, T, C) -> q, k and v side by side (B, T, (H + 2G)·D)."""
-        qkv = self.qkv(x)
-        if self.conv is None:
-            return qkv
-        if mask.key_padding is not None:  # padding must look like the nothing before a sequence
-            qkv = qkv * mask.key_padding[:, -x.shape[1] :, None]
-        past = None if cache is None else cache.conv
-        if cache is not None and past is not None:
-            cache.conv = torch.cat([past, qkv], 1)[:, -past.shape[1] :] if past.shape[1] else past
-        return self.conv(qkv, past, mask.documents)
+    def _merge(self, out: Tensor, x: Tensor) -> Tensor:
+        """(B, H, T, D) -> (B, T, C): norm and gate of each head, output projection."""
+        out = self.head_norm(out).transpose(1, 2)
+        if self.gate is not None:
+            out = out * self.gate(x).sigmoid().unflatten(-1, (out.shape[2], -1))
+        return self.out(out.flatten(2))
 
-    def _cross(self, x: Tensor, context: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        to_q, to_kv = self.qkv.weight.split([self.sizes[0], 2 * self.sizes[1]])
-        k, v = F.linear(context, to_kv).chunk(2, -1)
-        return F.linear(x, to_q), k, v
-
-    def _heads(self, qkv: tuple[Tensor, ...]) -> tuple[Tensor, Tensor, Tensor]:
-        """Three of (B, T, heads·D) -> (B, H, T, D) and twice (B, G, T, D), normalised."""
-        q, k, v = (t.unflatten(-1, (-1, self.attention.head_dim)).transpose(1, 2) for t in qkv)
-        return self.q_norm(q), self.k_norm(k), v
-
-    def _merge(self, out: Tensor) -> Tensor:
-        return self.out(out.transpose(1, 2).flatten(2))
+    def _log_counts(self, x: Tensor, mask: Mask, context: Tensor | None, cache: LayerCache | None) -> Tensor:
+        """Logarithm of how many tokens each query sees, itself included, of its document: (B or 1, 1, T, 1)."""
+        if context is not None or not mask.causal or mask.prefix:
+            raise RequestError(
+                "scale=log_n counts the tokens up to each query: it needs a causal mask without a prefix"
+            )
+        n_tokens = x.shape[1]
+        counts = token_counts(mask, n_tokens, n_tokens + (0 if cache is None else cache.length), x.device)
+        return counts.clamp(min=1).double().log()[:, None, :, None]

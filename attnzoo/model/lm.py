@@ -16,7 +16,8 @@ from attnzoo.masks import Mask
 from attnzoo.model.config import ModelConfig, Recipe
 from attnzoo.model.generate import generate
 from attnzoo.model.init import initialise
-from attnzoo.model.layer import AttentionLayer, LayerCache, Phases, RMSNorm
+from attnzoo.model.layer import AttentionLayer
+from attnzoo.model.projection import LayerCache, Phases, RMSNorm
 from attnzoo.positions import Positions
 from attnzoo.shapes import IGNORE
 
@@ -55,9 +56,7 @@ class Block(nn.Module):
     def __init__(self, cfg: ModelConfig, attention: Attention) -> None:
         super().__init__()
         self.attention_norm = RMSNorm(cfg.d_model, eps=cfg.norm_eps)
-        self.attention = AttentionLayer(
-            attention, cfg.d_model, qk_norm=cfg.qk_norm, short_conv=cfg.short_conv, norm_eps=cfg.norm_eps
-        )
+        self.attention = AttentionLayer(attention, cfg)
         self.mlp_norm = RMSNorm(cfg.d_model, eps=cfg.norm_eps)
         self.mlp = SwiGLU(cfg.d_model, hidden_width(cfg))
         self.dropout = nn.Dropout(cfg.dropout)

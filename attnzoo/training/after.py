@@ -48,7 +48,9 @@ def leaks(model: CausalLM, task: Task, cfg: RunConfig, device: str, precision: s
     )
     heads, n_layers = cfg.model.n_heads, min(max(2, len(cfg.model.attention_pattern)), cfg.model.n_layers)
     head_dim = max(4, CANARY_WIDTH // heads // 2 * 2)  # even, for rope
-    narrow = replace(cfg.model, n_layers=n_layers, d_model=head_dim * heads, head_dim=head_dim)
+    narrow = replace(
+        cfg.model, n_layers=n_layers, d_model=head_dim * heads, head_dim=head_dim, latent_dim=None, rope_dim=None
+    )
     canary = entropy_canary(
         lambda: build_model(replace(cfg, model=narrow), task.vocab_size),
         task.vocab_size, n_tokens=min(32, task.n_tokens), seed=cfg.seed, device=device,

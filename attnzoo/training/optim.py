@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnzoo.model.layer import ShortConv
+from attnzoo.model.projection import ShortConv
 from attnzoo.training.config import TrainerConfig
 
 CONV_LR = 10.0

@@ -36,6 +36,8 @@ def probe_config(cfg: RunConfig) -> RunConfig:
         n_heads=probe.n_heads,
         n_kv_heads=n_kv_heads,
         head_dim=None,
+        latent_dim=None,
+        rope_dim=None,
         short_conv=probe.short_conv,
         dropout=0.0,
         attention_dropout=0.0,

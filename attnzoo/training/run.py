@@ -19,7 +19,6 @@ from attnzoo.measure.environment import environment, now, resolve_device, resolv
 from attnzoo.measure.outcome import outcome
 from attnzoo.measure.record import Record, config_hash
 from attnzoo.model import CausalLM, build_model
-from attnzoo.model.build import head_dim_of
 from attnzoo.model.config import AttentionConfig, attention_of_layers
 from attnzoo.model.weights import save_weights
 from attnzoo.tasks import Task, build_task
@@ -149,21 +148,19 @@ def train_main(run: Run) -> Fitted:
 
 
 def refusals(cfg: RunConfig, model: CausalLM, device: str, precision: str) -> list[str]:
-    """Every reason why a backend of the model cannot train it: its layout, bias, dropout, dtype and device."""
+    """Every reason why a backend of the model cannot train it, or decode then: its layout, bias, dropout, dtype, device."""
     found: list[str] = []
-    for choice, attention in members(cfg, model):
-        found += registry.why_not(
-            choice.name,
-            device=device,
-            dtype=DTYPES[precision],
-            n_heads=attention.n_heads,
-            n_kv_heads=attention.n_kv_heads,
-            head_dim=head_dim_of(cfg.model),
-            bias=model.positions.needs_bias,
-            dropout=cfg.model.attention_dropout,
-            training=True,
-            **choice.options,
-        )
+    shared = {"device": device, "dtype": DTYPES[precision], "bias": model.positions.needs_bias}
+    for (choice, attention), block in zip(members(cfg, model), model.layers, strict=False):
+        decoder, value_dim = block.attention.projection.decoder(attention)
+        for attn, how in (
+            (attention, {"dropout": cfg.model.attention_dropout}),
+            (decoder, {"value_dim": value_dim, "training": False}),
+        ):
+            found += registry.why_not(
+                choice.name, n_heads=attn.n_heads, n_kv_heads=attn.n_kv_heads, head_dim=attn.head_dim,
+                **shared, **how, **choice.options,
+            )  # fmt: skip
     return list(dict.fromkeys(found))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from attnzoo.data.sources import data_problems
 from attnzoo.errors import nearest, unknown
-from attnzoo.model.config import ModelConfig, hybrid_parts
+from attnzoo.model.config import ModelConfig, hybrid_parts, score_scale
 from attnzoo.tasks.config import ProbeConfig, TaskConfig
 from attnzoo.training.config import CompareConfig, RunConfig
 
@@ -18,6 +18,8 @@ LARGEST_SEED = 2**32 - 1  # numpy and Lightning take no more
 
 CHOICES = {
     "positions.name": ("none", "learned", "sinusoidal", "rope", "alibi"),
+    "model.projection": ("qkv", "mla"),
+    "model.output_gate": ("none", "headwise", "elementwise"),
     "task.name": ("text", "recall"),
     "probe.task.name": ("recall",),
     "trainer.optimizer": ("muon", "adamw"),
@@ -36,7 +38,7 @@ def _keys(**names: str) -> list[str]:
 
 AT_LEAST_ONE = _keys(
     positions="max_tokens",
-    model="n_layers d_model n_heads n_kv_heads head_dim",
+    model="n_layers d_model n_heads n_kv_heads head_dim latent_dim",
     task="n_tokens validation_rows",
     probe="max_steps batch_size n_layers d_model n_heads",
     probe_task="n_tokens validation_rows",
@@ -46,11 +48,13 @@ AT_LEAST_ONE = _keys(
 )
 AT_LEAST_TWO = _keys(task="n_symbols validation_tokens", probe_task="n_symbols validation_tokens")
 NOT_NEGATIVE = _keys(
-    model="short_conv", probe="short_conv", trainer="weight_decay warmup_steps grad_clip eval_every checkpoint_every"
+    model="short_conv rope_dim",
+    probe="short_conv",
+    trainer="weight_decay warmup_steps grad_clip eval_every checkpoint_every",
 )
 POSITIVE = _keys(
     positions="base",
-    model="mlp_ratio scale norm_eps",
+    model="mlp_ratio norm_eps",
     probe="learning_rate",
     trainer="muon_lr adamw_lr",
     measure="seconds",
@@ -76,13 +80,13 @@ def faults(cfg: RunConfig) -> list[str]:
         if (value := lookup(cfg, key)) is not None and not holds(value)
     ]
     for key, choices in CHOICES.items():
-        if lookup(cfg, key) not in choices:
-            found.append(choice_fault(key, lookup(cfg, key), choices))
+        if (value := lookup(cfg, key)) is not None and value not in choices:
+            found.append(choice_fault(key, value, choices))
     if not all(0 <= beta < 1 for beta in cfg.trainer.betas):
         found.append(f"trainer.betas={list(cfg.trainer.betas)}: each must be at least 0 and below 1")
     if not cfg.run_dir.strip():
         found.append("run_dir is empty: name a folder")
-    found += _pattern_faults(cfg.model)
+    found += [*_pattern_faults(cfg.model), *_scale_faults(cfg.model.scale)]
     found += [*_head_faults("model", cfg.model, cfg.positions.name), *_recall_faults("task", cfg.task)]
     rows = cfg.positions.max_tokens
     if cfg.positions.name == "learned" and rows < cfg.task.n_tokens:
@@ -144,6 +148,14 @@ def _pattern_faults(model: ModelConfig) -> Iterator[str]:
     for entry in model.attention_options:
         if entry not in pattern:
             yield unknown("entry of model.attention_pattern", entry, set(pattern))
+
+
+def _scale_faults(scale: str | None) -> Iterator[str]:
+    try:
+        if not 0 < score_scale(scale, head_dim=1) < math.inf:
+            yield f"model.scale={scale}: must be more than 0"
+    except ValueError:
+        yield choice_fault("model.scale", scale, ("1/D", "log_n", "null", "a number"))
 
 
 def _recall_faults(group: str, task: TaskConfig) -> Iterator[str]:

@@ -88,13 +88,9 @@ def test_maps_of_a_model_are_what_its_layers_read():
         (1, "exact", 4),
     ]
     block = lm.layers[0]
-    q, k, _ = block.attention._heads(
-        block.attention.qkv(block.attention_norm(lm.embedding(tokens))).split([32] * 3, -1)
-    )
     phases = lm.positions.phases(torch.arange(10)[None])
-    from attnzoo.positions import rotate
-
-    scores = (rotate(q, phases) @ rotate(k, phases).mT / math.sqrt(8)).double()
+    q, k, _ = block.attention.projection(block.attention_norm(lm.embedding(tokens)), Mask(), phases)
+    scores = (q @ k.mT / math.sqrt(8)).double()
     expected = scores.masked_fill(torch.ones(10, 10).triu(1).bool(), -math.inf).softmax(-1)[0]
     for head in layers[0]["heads"]:
         # float32 queries and keys against the same in float32: a unit of their rounding, times a few terms

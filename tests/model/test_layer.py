@@ -5,14 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 
-from attnzoo import Mask, build
-from attnzoo.errors import RequestError
+import attnzoo
+from attnzoo import Mask, build, registry
+from attnzoo.errors import Refused, RequestError
 from attnzoo.model import AttentionLayer
-from attnzoo.model.layer import ShortConv
+from attnzoo.model.config import ModelConfig
+from attnzoo.model.projection import ShortConv
 
 
 def test_cross_attention_reads_the_context_only():
-    layer = AttentionLayer(build("sdpa", n_heads=4, n_kv_heads=2, head_dim=8), 32)
+    layer = AttentionLayer(build("sdpa", n_heads=4, n_kv_heads=2, head_dim=8), ModelConfig(d_model=32))
     x, context = torch.randn(2, 5, 32), torch.randn(2, 11, 32)
     out = layer(x, Mask(causal=False), context=context)
     assert out.shape == (2, 5, 32)
@@ -28,13 +30,13 @@ def test_cross_attention_reads_the_context_only():
 
 
 def test_cross_attention_uses_the_same_projections_as_self_attention():
-    layer = AttentionLayer(build("exact", n_heads=2, head_dim=4), 8)
+    layer = AttentionLayer(build("exact", n_heads=2, head_dim=4), ModelConfig(d_model=8))
     x = torch.randn(1, 6, 8)
     torch.testing.assert_close(layer(x, Mask(), context=x), layer(x, Mask()))
 
 
 def test_cross_attention_has_no_cache():
-    layer = AttentionLayer(build("sdpa", n_heads=2, head_dim=4), 8)
+    layer = AttentionLayer(build("sdpa", n_heads=2, head_dim=4), ModelConfig(d_model=8))
     x = torch.randn(1, 3, 8)
     with pytest.raises(RequestError, match="no cache"):
         layer(x, context=x, cache=layer.new_cache(1, 4))
@@ -67,5 +69,117 @@ def test_the_input_reaches_a_rule_that_reads_it():
     attention = build("exact", n_heads=2, head_dim=4)
     attention.attend = lambda q, k, v, mask, bias, x: seen.setdefault("x", x) is not None and q
     x = torch.randn(1, 3, 8)
-    AttentionLayer(attention, 8)(x)
+    AttentionLayer(attention, ModelConfig(d_model=8))(x)
     assert seen["x"] is x
+
+
+# -- options -----------------------------------------------------------------------------------------------------------
+
+
+def exact_layer(**options) -> AttentionLayer:
+    """Two heads of 4 over a width of 8, weights near 1."""
+    layer = AttentionLayer(build("exact", n_heads=2, head_dim=4), ModelConfig(d_model=8, qk_norm=False, **options))
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.normal_()
+    return layer
+
+
+def by_hand(layer: AttentionLayer, x: torch.Tensor, gate=1.0, norm=False, factor=0.5) -> torch.Tensor:
+    """The layer written out, a head and a query at a time; gate (T, 2, 1 or 4), factor: of q·k, a number or (T,)."""
+    q, k, v = layer.projection.qkv(x[0]).split(8, -1)
+    n, rows = x.shape[1], []
+    for i in range(n):
+        heads = []
+        for head in (slice(0, 4), slice(4, 8)):
+            scores = q[i, head] @ k[: i + 1, head].T * torch.as_tensor(factor).expand(n)[i]
+            out = scores.softmax(0) @ v[: i + 1, head]
+            heads.append(layer.head_norm.weight * out / (out.square().mean() + 1e-6).sqrt() if norm else out)
+        rows.append(torch.stack(heads))
+    return layer.out((torch.stack(rows) * gate).flatten(1))[None]
+
+
+@pytest.mark.parametrize(("kind", "width"), [("headwise", 1), ("elementwise", 4)])
+def test_the_output_gate_multiplies_each_head_before_the_output_projection(kind, width):
+    layer, x = exact_layer(output_gate=kind), torch.randn(1, 5, 8)
+    gate = (x[0] @ layer.gate.weight.T).sigmoid().view(5, 2, width)
+    torch.testing.assert_close(layer(x), by_hand(layer, x, gate))
+
+
+def test_the_head_norm_comes_before_the_gate():
+    layer, x = exact_layer(head_norm=True, output_gate="headwise"), torch.randn(1, 5, 8)
+    gate = (x[0] @ layer.gate.weight.T).sigmoid().view(5, 2, 1)
+    torch.testing.assert_close(layer(x), by_hand(layer, x, gate, norm=True), atol=1e-5, rtol=1e-5)
+
+
+def test_log_n_multiplies_scores_by_the_log_of_what_a_query_sees():
+    layer, x = exact_layer(scale="log_n"), torch.randn(1, 5, 8)
+    torch.testing.assert_close(layer(x), by_hand(layer, x, factor=0.5 * torch.arange(1, 6).log()))
+    padded, real = torch.cat([torch.randn(1, 3, 8), x], 1), torch.arange(8)[None] >= 3
+    torch.testing.assert_close(layer(padded, Mask(key_padding=real))[:, 3:], layer(x))
+    packed = layer(torch.cat([x, x], 1), Mask(documents=torch.tensor([[0] * 5 + [1] * 5])))
+    torch.testing.assert_close(packed, layer(x).repeat(1, 2, 1))
+    with pytest.raises(RequestError, match="needs a causal mask"):
+        layer(x, Mask(causal=False))
+
+
+def small(name: str = "sdpa", *overrides: str):
+    sizes = ["model.d_model=32", "model.n_heads=4", "model.n_layers=2"]
+    cfg = attnzoo.compose("train", [*sizes, *([] if name == "sdpa" else [f"attention={name}"]), *overrides])
+    return attnzoo.build_model(cfg, 50).eval()
+
+
+@pytest.mark.parametrize(("scale", "number"), [("null", 8**-0.5), ("1/D", 0.125), ("0.3", 0.3), ("log_n", 8**-0.5)])
+def test_the_scale_reaches_the_backend(scale, number):
+    attention = small("sdpa", f"model.scale={scale}").attention_modules()[0]
+    assert attention.scale == pytest.approx(number)
+
+
+OPTIONS = [["model.scale=log_n"], ["model.output_gate=headwise", "model.head_norm=true"], ["model.scale=1/D"]]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=" ".join)
+@pytest.mark.parametrize("name", ["sdpa", "sliding_window", "gla"])
+def test_decoding_with_options_equals_the_parallel_pass(name, options):
+    if name == "gla" and "model.scale=log_n" in options:
+        with pytest.raises(Refused, match="log_n is not defined"):
+            small(name, *options)
+        return
+    model, tokens = small(name, *options, "model.short_conv=3"), torch.randint(50, (2, 19))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+        cache, full = model.new_cache(2, 19), model(tokens)
+        parts = [model(part, cache=cache) for part in tokens.split([7, 1, 1, 9, 1], 1)]
+    # float32 sums in another order through two layers
+    torch.testing.assert_close(torch.cat(parts, 1), full, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", registry.list_backends())
+def test_a_backend_multiplies_by_the_scale_or_refuses_one(name):
+    if attnzoo.why_not(name, n_heads=4, head_dim=8, training=False):
+        pytest.skip("it does not run here")
+    if not registry.get(name).capabilities.scale:
+        with pytest.raises(Refused, match="no scores that model"):
+            small(name, "model.scale=0.1")
+        return
+    tokens = torch.randint(50, (1, 9))
+    with torch.no_grad():
+        assert not torch.allclose(small(name, "model.scale=0.1")(tokens), small(name, "model.scale=3")(tokens))
+
+
+def test_what_the_options_cost_is_counted():
+    plain, gated = small(), small("sdpa", "model.output_gate=elementwise", "model.head_norm=true")
+    assert gated.parameter_count() - plain.parameter_count() == 2 * (32 * 32 + 8)
+    assert gated.flops(10) - plain.flops(10) == 2 * 10 * 2 * 32 * 32
+    assert gated.new_cache(1, 10).nbytes == plain.new_cache(1, 10).nbytes
+
+
+def test_options_that_make_no_sense_are_named():
+    for override, says in {
+        "model.scale=logn": "model.scale=logn: did you mean log_n?",
+        "model.scale=-1": "model.scale=-1: must be more than 0",
+        "model.output_gate=headwize": "did you mean headwise?",
+    }.items():
+        with pytest.raises(RequestError, match=says):
+            attnzoo.compose("train", [override])

@@ -107,10 +107,10 @@ def test_initial_values_are_as_the_table_says():
     model = attnzoo.build_model(cfg)
     state = model.state_dict()
     assert state["embedding.weight"].std().item() == pytest.approx(0.02, rel=0.02)
-    assert state["blocks.0.attention.qkv.weight"].std().item() == pytest.approx(1 / 16, rel=0.02)
+    assert state["blocks.0.attention.projection.qkv.weight"].std().item() == pytest.approx(1 / 16, rel=0.02)
     assert state["blocks.0.attention.out.weight"].std().item() == pytest.approx(1 / 16 / 2, rel=0.02)
     assert torch.equal(state["blocks.1.attention_norm.weight"], torch.ones(256))
-    conv = state["blocks.1.attention.conv.weight"]
+    conv = state["blocks.1.attention.projection.conv.weight"]
     assert conv[0].eq(1).all()
     assert conv[1:].eq(0).all()
 

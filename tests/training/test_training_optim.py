@@ -61,9 +61,9 @@ def test_only_matrices_decay_and_convolutions_step_further():
     decayed = {names[id(p)] for g in optimizer.param_groups for p in g["params"] if g["weight_decay"]}
     assert decayed == {name for name, p in model.named_parameters() if p.dim() == 2 and "conv" not in name}
     rates = {names[id(p)]: g["base_lr"] for g in optimizer.param_groups for p in g["params"]}
-    assert rates["blocks.0.attention.qkv.weight"] == cfg.muon_lr
+    assert rates["blocks.0.attention.projection.qkv.weight"] == cfg.muon_lr
     assert rates["embedding.weight"] == rates["norm.weight"] == cfg.adamw_lr
-    assert rates["blocks.0.attention.conv.weight"] == 10 * cfg.adamw_lr
+    assert rates["blocks.0.attention.projection.conv.weight"] == 10 * cfg.adamw_lr
 
 
 @pytest.mark.parametrize("shape", [(24, 8), (8, 24), (16, 16)])
