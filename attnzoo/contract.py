@@ -326,16 +326,17 @@ class Attention(nn.Module):
         return self.dropout if self.training else 0.0
 
     def _check_request(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: ScoreBias | None) -> None:
-        bias_gradient = bias is not None and any(p.requires_grad for p in bias.parameters())
-        training = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
+        recording = torch.is_grad_enabled()
+        bias_gradient = recording and bias is not None and any(p.requires_grad for p in bias.parameters())
+        training = recording and (q.requires_grad or k.requires_grad or v.requires_grad)
         asked = (
-            v.shape[3], q.device.type, q.dtype, mask.fields, mask.contiguous_documents, q.shape[2] != k.shape[2],
+            self.n_kv_heads, self.head_dim, v.shape[3], q.device.type, q.dtype, mask.fields, mask.contiguous_documents, q.shape[2] != k.shape[2],
             bias is not None, bias_gradient, self.dropout_now, training,
         )  # fmt: skip
         compiling = torch.compiler.is_compiling()  # a traced call must leave no trace in the module
         if not compiling and asked in self._cleared:
             return
-        why = self.reasons(Request(self.n_heads, self.n_kv_heads, self.head_dim, *asked, options=self.options))
+        why = self.reasons(Request(self.n_heads, *asked, options=self.options))
         if why:
             raise Refused(f"{self.name} cannot compute this", why)
         if not compiling:

@@ -1,8 +1,8 @@
 """Where things are: position schemes. A causal mask says what may be seen; neither replaces the other.
 
 A scheme acts at one of three places: on the embeddings (learned, sinusoidal), on queries and keys (rope), or on the scores
-(alibi). Position numbers are integers and phases float32, whatever the model's dtype: in bfloat16, 256 and 257 are one number.
-Shapes: see `attnzoo.shapes`; P is (B or 1, T), the position of each token.
+(alibi, relative). Position numbers are integers and phases float32, whatever the model's dtype: in bfloat16, 256 and 257 are
+one number. Shapes: see `attnzoo.shapes`; P is (B or 1, T), the position of each token.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from attnzoo.contract import ScoreBias
 from attnzoo.errors import RequestError, unknown
@@ -111,6 +112,50 @@ class AlibiBias(ScoreBias):
         return -slopes.view(-1, *[1] * distance.dim()) * distance
 
 
+class Relative(Positions):
+    """A learned number on the scores for each head and bucket of distances (T5, arXiv:1910.10683), shared by all layers."""
+
+    needs_bias = True
+
+    def __init__(self, n_heads: int, buckets: int, max_distance: int) -> None:
+        super().__init__()
+        self.score_bias = RelativeBias(n_heads, buckets, max_distance)
+
+    def bias(self) -> ScoreBias:
+        return self.score_bias
+
+
+class RelativeBias(ScoreBias):
+    """``table[bucket of i - j, h]``; keys ahead of the query, which a causal mask hides, are in the bucket of distance 0."""
+
+    def __init__(self, n_heads: int, buckets: int, max_distance: int) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.zeros(buckets, n_heads))
+        self.bucket = nn.Buffer(
+            distance_buckets(buckets, max_distance), persistent=False
+        )  # of distances 0 … max_distance
+
+    def block(self, i: Tensor, j: Tensor) -> Tensor:
+        distance = (i - j).clamp(0, len(self.bucket) - 1)
+        return F.embedding(self.bucket[distance], self.table).movedim(-1, 0)
+
+
+def distance_buckets(buckets: int, max_distance: int) -> Tensor:
+    """(max_distance + 1,): the bucket of each distance. The first half of the buckets holds one distance each, the others
+    stretches that grow geometrically; the last also takes everything beyond.
+
+    >>> distance_buckets(8, 16).tolist()
+    [0, 1, 2, 3, 4, 4, 5, 5, 6, 6, 6, 6, 7, 7, 7, 7, 7]
+    """
+    exact = buckets // 2
+    growth = max_distance / exact
+    # an integer distance on an edge belongs above it, whatever the power rounds to
+    edges = [math.ceil(exact * growth ** (n / (buckets - exact)) - 1e-9) for n in range(1, buckets - exact)]
+    distance = torch.arange(max_distance + 1)
+    beyond = exact + torch.bucketize(distance, torch.tensor(edges, dtype=torch.long), right=True)
+    return torch.where(distance < exact, distance, beyond)
+
+
 def rotate(t: Tensor, phases: tuple[Tensor, Tensor] | None) -> Tensor:
     """Turn queries or keys (B, H, T, D) by their phases (B or 1, 1, T, D/2), in float32; unchanged without phases."""
     if phases is None:
@@ -146,12 +191,21 @@ _SCHEMES: dict[str, Callable[..., Positions]] = {
     "sinusoidal": lambda d_model, base, **_: Sinusoidal(d_model, base),
     "rope": lambda head_dim, base, **_: Rope(head_dim, base),
     "alibi": lambda n_heads, **_: Alibi(n_heads),
+    "relative": lambda n_heads, buckets, max_distance, **_: Relative(n_heads, buckets, max_distance),
 }
 POSITIONS = tuple(_SCHEMES)
 
 
 def build_positions(
-    name: str, *, d_model: int, n_heads: int, head_dim: int, base: float = 10000.0, max_tokens: int = 2048
+    name: str,
+    *,
+    d_model: int,
+    n_heads: int,
+    head_dim: int,
+    base: float = 10000.0,
+    max_tokens: int = 2048,
+    buckets: int = 32,
+    max_distance: int = 128,
 ) -> Positions:
     """A scheme by name.
 
@@ -160,4 +214,7 @@ def build_positions(
     """
     if name not in _SCHEMES:
         raise RequestError(unknown("positions", name, _SCHEMES))
-    return _SCHEMES[name](d_model=d_model, n_heads=n_heads, head_dim=head_dim, base=base, max_tokens=max_tokens)
+    return _SCHEMES[name](
+        d_model=d_model, n_heads=n_heads, head_dim=head_dim, base=base, max_tokens=max_tokens,
+        buckets=buckets, max_distance=max_distance,
+    )  # fmt: skip

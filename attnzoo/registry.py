@@ -119,6 +119,7 @@ def why_not(
     value_dim: int | None = None,
     training: bool = True,
     bias: bool = False,
+    bias_gradient: bool = False,
     dropout: float = 0.0,
     **options: Any,
 ) -> list[str]:
@@ -139,6 +140,7 @@ def why_not(
         mask_fields=mask.fields,
         contiguous_documents=mask.contiguous_documents,
         bias=bias,
+        bias_gradient=bias_gradient,
         dropout=dropout,
         training=training,
         options=parse_options(name, options),

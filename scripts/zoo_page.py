@@ -30,8 +30,8 @@ blocks are cut down to fit. `attnzoo show NAME KEY=VALUE` draws the same for oth
 
 ## What each can honour
 
-What is not marked is refused, with the reason (scale: `model.scale`; mla: its latent keys, and `model.scale=log_n`). Time and memory are of a training step, state is of decoding; each as it grows
-with T.
+What is not marked is refused, with the reason (scale: `model.scale`; mla: its latent keys, and `model.scale=log_n`). Time and
+memory are of a training step, state is of decoding; each as it grows with T.
 """
 
 

@@ -144,6 +144,10 @@ WRONG = [
     (["model.n_kv_heads=3"], "model.n_kv_heads=3 does not divide model.n_heads=8; valid: 1, 2, 4, 8"),
     (["model.head_dim=33"], "the head dim 33 of model must be even"),
     (["positions=learned", "positions.max_tokens=8"], "the learned table is shorter than task.n_tokens=256"),
+    (
+        ["positions=relative", "positions.max_distance=16"],
+        "positions.max_distance=16: must be more than the 16 distances",
+    ),
     (["attention=sliding_window", "attention.window=0"], "window=0: a window has at least 1 key"),
     (["attention=sliding_window", "attention.windw=4"], "did you mean 'window'?"),
     (["attention=linear", "attention.chunk=abc"], "attention.chunk='abc'"),

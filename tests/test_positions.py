@@ -8,7 +8,17 @@ import pytest
 import torch
 
 from attnzoo.errors import RequestError
-from attnzoo.positions import POSITIONS, Alibi, Rope, Sinusoidal, alibi_slopes, build_positions, rotate
+from attnzoo.positions import (
+    POSITIONS,
+    Alibi,
+    Relative,
+    Rope,
+    Sinusoidal,
+    alibi_slopes,
+    build_positions,
+    distance_buckets,
+    rotate,
+)
 
 SIZES = {"d_model": 16, "n_heads": 4, "head_dim": 4}
 
@@ -78,6 +88,39 @@ def test_alibi_bias_of_any_block_equals_the_whole():
     assert whole.shape == (4, 9, 9)
     assert whole[1, 7, 2].item() == pytest.approx(-alibi_slopes(4)[1] * 5)
     assert torch.equal(bias.block(i[3:6], j[:, 2:4]), whole[:, 3:6, 2:4])
+
+
+def t5_bucket(distance: int, buckets: int, max_distance: int) -> int:
+    """T5's causal bucket, by the formula of its code; in whole numbers where the logarithm falls on an edge."""
+    exact = buckets // 2
+    if distance < exact:
+        return distance
+    bucket = exact
+    # bucket b begins where (distance / exact)^(buckets - exact) reaches (max_distance / exact)^(b - exact)
+    while bucket + 1 < buckets and (
+        distance ** (buckets - exact) * exact ** (bucket + 1 - exact)
+        >= max_distance ** (bucket + 1 - exact) * exact ** (buckets - exact)
+    ):
+        bucket += 1
+    return bucket
+
+
+@pytest.mark.parametrize(("buckets", "max_distance"), [(32, 128), (32, 64), (8, 16), (9, 100), (2, 5), (32, 17)])
+def test_buckets_are_those_of_t5(buckets, max_distance):
+    found = distance_buckets(buckets, max_distance).tolist()
+    assert found == [t5_bucket(d, buckets, max_distance) for d in range(max_distance + 1)]
+
+
+def test_relative_bias_of_any_block_equals_the_whole():
+    bias = Relative(4, 8, 16).bias()
+    torch.nn.init.normal_(bias.table)
+    i, j = torch.arange(40)[:, None], torch.arange(40)[None]
+    whole = bias.block(i, j)
+    assert whole.shape == (4, 40, 40)
+    for query, key in ((7, 7), (9, 2), (39, 0), (20, 3)):
+        assert whole[2, query, key] == bias.table[t5_bucket(query - key, 8, 16), 2]
+    assert torch.equal(bias.block(i[3:6], j[:, 2:4]), whole[:, 3:6, 2:4])
+    assert torch.equal(bias.block(i[5], j[0, 2]), whole[:, 5, 2:3])
 
 
 def test_sinusoidal_follows_the_paper():

@@ -55,6 +55,8 @@ def assemble(
         head_dim=head_dim,
         base=positions.base,
         max_tokens=positions.max_tokens,
+        buckets=positions.buckets,
+        max_distance=positions.max_distance,
     )
     layers = attention_of_layers(model, attention)
     if why := layer_reasons(model, layers, scheme.needs_bias, positions.name):

@@ -12,12 +12,14 @@ from typing import Any
 
 @dataclass
 class PositionsConfig:
-    """name: none | learned | sinusoidal | rope | alibi; base: of the rope and sinusoidal wavelengths; max_tokens: rows of the
-    learned table."""
+    """name: none | learned | sinusoidal | rope | alibi | relative; base: of the rope and sinusoidal wavelengths; max_tokens:
+    rows of the learned table; buckets: of relative, those of all distances from max_distance on in the last one."""
 
     name: str = "rope"
     base: float = 10000.0
     max_tokens: int = 2048
+    buckets: int = 32
+    max_distance: int = 128
 
 
 @dataclass

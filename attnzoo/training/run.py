@@ -151,10 +151,11 @@ def refusals(cfg: RunConfig, model: CausalLM, device: str, precision: str) -> li
     """Every reason why a backend of the model cannot train it, or decode then: its layout, bias, dropout, dtype, device."""
     found: list[str] = []
     shared = {"device": device, "dtype": DTYPES[precision], "bias": model.positions.needs_bias}
+    learned = model.positions.needs_bias and any(p.requires_grad for p in model.positions.parameters())
     for (choice, attention), block in zip(members(cfg, model), model.layers, strict=False):
         decoder, value_dim = block.attention.projection.decoder(attention)
         for attn, how in (
-            (attention, {"dropout": cfg.model.attention_dropout}),
+            (attention, {"dropout": cfg.model.attention_dropout, "bias_gradient": learned}),
             (decoder, {"value_dim": value_dim, "training": False}),
         ):
             found += registry.why_not(

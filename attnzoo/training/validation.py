@@ -17,7 +17,7 @@ from attnzoo.training.config import CompareConfig, RunConfig
 LARGEST_SEED = 2**32 - 1  # numpy and Lightning take no more
 
 CHOICES = {
-    "positions.name": ("none", "learned", "sinusoidal", "rope", "alibi"),
+    "positions.name": ("none", "learned", "sinusoidal", "rope", "alibi", "relative"),
     "model.projection": ("qkv", "mla"),
     "model.output_gate": ("none", "headwise", "elementwise"),
     "task.name": ("text", "recall"),
@@ -46,7 +46,7 @@ AT_LEAST_ONE = _keys(
     measure="rounds decode_context decode_tokens",
     root="jobs",
 )
-AT_LEAST_TWO = _keys(task="n_symbols validation_tokens", probe_task="n_symbols validation_tokens")
+AT_LEAST_TWO = _keys(positions="buckets", task="n_symbols validation_tokens", probe_task="n_symbols validation_tokens")
 NOT_NEGATIVE = _keys(
     model="short_conv rope_dim",
     probe="short_conv",
@@ -92,6 +92,11 @@ def faults(cfg: RunConfig) -> list[str]:
     if cfg.positions.name == "learned" and rows < cfg.task.n_tokens:
         found.append(
             f"positions.max_tokens={rows}: the learned table is shorter than task.n_tokens={cfg.task.n_tokens}"
+        )
+    if cfg.positions.max_distance <= cfg.positions.buckets // 2:
+        found.append(
+            f"positions.max_distance={cfg.positions.max_distance}: must be more than the {cfg.positions.buckets // 2} "
+            f"distances that have a bucket of their own among positions.buckets={cfg.positions.buckets}"
         )
     if cfg.probe.enabled:
         found += _head_faults("probe", cfg.probe, cfg.positions.name)

@@ -36,10 +36,10 @@ def make(name, positions="none", shake=0.1, **settings):
     return built
 
 
-@pytest.mark.parametrize("positions", ["none", "rope", "alibi"])
+@pytest.mark.parametrize("positions", ["none", "rope", "alibi", "relative"])
 @pytest.mark.parametrize("name", NAMES)
 def test_decoding_in_any_split_equals_the_parallel_pass(name, positions):
-    if positions == "alibi" and not registry.get(name).capabilities.bias:
+    if positions in ("alibi", "relative") and not registry.get(name).capabilities.bias:
         pytest.skip("it takes no score bias, and says so")
     model = make(name, positions, short_conv=4)
     tokens = torch.randint(50, (2, 23))
@@ -68,6 +68,26 @@ def test_a_few_steps_learn_a_repeated_text(name):
     reached = {n for n, p in model.named_parameters() if p.grad is not None and torch.isfinite(p.grad).all()}
     assert reached == {n for n, _ in model.named_parameters()}
     assert losses[-1] < losses[0] - 1.0, losses  # from ln 50 = 3.9; 128 pairs of tokens are quickly known
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if registry.get(n).capabilities.bias])
+def test_a_learned_bias_gets_the_gradient_of_the_definition(name):
+    if attnzoo.why_not(name, n_heads=4, head_dim=8, bias=True, bias_gradient=True):
+        pytest.skip("it has no gradient for a bias here, and says so")
+    model, tokens = make(name, "relative"), torch.randint(50, (2, 23))
+    attention, scheme = model.attention_modules()[0], model.positions
+    x = torch.randn(2, 23, 32)
+    q, k, v = model.blocks[0].attention.projection(x, attnzoo.Mask(), None)
+    out = attention(q, k, v, bias=scheme.bias(), x=x)
+    defined, _ = attention.define(q, k, v, bias=scheme.bias(), x=x)
+    weights, table = torch.randn_like(out), scheme.score_bias.table
+    (found,) = torch.autograd.grad((out * weights).sum(), table, retain_graph=True)
+    (expected,) = torch.autograd.grad((defined * weights).sum(), table)
+    assert expected.abs().sum() > 0
+    # float32 against float64: each entry sums up to a few hundred terms of size 1
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-3)
+    model(tokens).sum().backward()
+    assert table.grad.abs().sum() > 0
 
 
 @pytest.mark.parametrize("name", [n for n in NAMES if "documents" in registry.get(n).capabilities.masks])

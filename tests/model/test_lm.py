@@ -19,10 +19,10 @@ TRAINABLE_HERE = ["exact", "sdpa", "gqa", "mqa", "sliding_window", "block_sparse
 CLOSE = {"atol": 1e-4, "rtol": 1e-4}
 
 
-@pytest.mark.parametrize("positions", ["none", "learned", "sinusoidal", "rope", "alibi"])
+@pytest.mark.parametrize("positions", ["none", "learned", "sinusoidal", "rope", "alibi", "relative"])
 @pytest.mark.parametrize("name", [*TRAINABLE_HERE, "flex"])
 def test_decoding_in_any_split_equals_the_parallel_pass(make_model, name, positions):
-    if name == "linear" and positions == "alibi":
+    if name == "linear" and positions in ("alibi", "relative"):
         with pytest.raises(Refused, match="no scores to add a bias"):
             make_model(name, positions)
         return
@@ -38,7 +38,7 @@ def test_decoding_in_any_split_equals_the_parallel_pass(make_model, name, positi
             torch.testing.assert_close(torch.cat(parts, 1), full, **CLOSE)
 
 
-@pytest.mark.parametrize("positions", ["none", "learned", "sinusoidal", "rope", "alibi"])
+@pytest.mark.parametrize("positions", ["none", "learned", "sinusoidal", "rope", "alibi", "relative"])
 @pytest.mark.parametrize("conv", [0, 4])
 def test_left_padding_changes_nothing(make_model, positions, conv):
     """transformers #18388."""

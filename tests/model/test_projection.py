@@ -41,10 +41,10 @@ def make(*args, **settings):
     return model
 
 
-@pytest.mark.parametrize("positions", ["none", "rope", "alibi"])
+@pytest.mark.parametrize("positions", ["none", "rope", "relative"])
 @pytest.mark.parametrize("name", [n for n in FITTING if n != "mqa"])
 def test_decoding_from_the_latent_equals_the_parallel_pass(name, positions):
-    if positions == "alibi" and not registry.get(name).capabilities.bias:
+    if positions == "relative" and not registry.get(name).capabilities.bias:
         pytest.skip("it takes no score bias, and says so")
     model, tokens = make(name, positions, short_conv=3), torch.randint(50, (2, 23))
     with torch.no_grad():
