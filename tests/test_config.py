@@ -118,7 +118,7 @@ def test_composing_inside_another_hydra_program_leaves_it_alone(tmp_path: Path) 
 
 WRONG = [
     (["attention=spda"], "unknown backend 'spda'; did you mean 'sdpa'? valid: "),
-    (["model=smal"], "unknown model 'smal'; did you mean 'small'? valid: base, demo, small, tiny"),
+    (["model=smal"], "unknown model 'smal'; did you mean 'small'? valid: base, based, demo, "),
     (["experiment=dmo"], "unknown experiment 'dmo'; did you mean 'demo'?"),
     (["model=null"], "unknown model 'null'"),
     (["model.n_layer=3"], "unknown key 'model.n_layer'; did you mean 'model.n_layers'?"),
@@ -228,7 +228,7 @@ def test_faults_of_files_are_plain_too(tmp_path: Path) -> None:
         "typo": "experiment/typo: unknown key 'trainer.max_step'; did you mean 'trainer.max_steps'?",
         "type": "experiment/type: trainer.max_steps: Value 'abc'",
         "code": "it never runs code",
-        "group": "unknown model 'nope'; valid: base, demo, small, tiny",
+        "group": "unknown model 'nope'; valid: base, based, demo, ",
         "broken": "broken.yaml",
     }
     for name, text in files.items():
