@@ -11,7 +11,7 @@ from attnzoo import groups
 from attnzoo.composition import compose_plain, parse_overrides
 from attnzoo.errors import AttnzooError, RequestError, unknown
 from attnzoo.measure.record import config_hash
-from attnzoo.model.config import hybrid_name, hybrid_parts, named, pattern_entries
+from attnzoo.model.config import hybrid_name, hybrid_parts, named, parameter_number, pattern_entries
 from attnzoo.settings import plain, read
 from attnzoo.training.config import (
     CompareConfig,
@@ -143,6 +143,11 @@ def _fill_options(cfg: RunConfig, load_backends: bool) -> list[str]:
                 found += _option_faults(name, given, load_backends, f"options.{name}")[1]
         asked += members
     found += [unknown("backend", name, known) for name in dict.fromkeys(asked) if name not in known]
+    match = cfg.model.match_parameters
+    if match is not None and match not in known and parameter_number(match) is None:
+        found.append(
+            f"model.match_parameters={match}: a number of parameters, or a backend; {unknown('backend', match, known)}"
+        )
     places = {f"model.attention_options.{entry}": choice for entry, choice in entries.items()}
     for path, choice in (places or {"attention": cfg.attention}).items():
         if choice.name in known:

@@ -330,8 +330,8 @@ class Attention(nn.Module):
         bias_gradient = recording and bias is not None and any(p.requires_grad for p in bias.parameters())
         training = recording and (q.requires_grad or k.requires_grad or v.requires_grad)
         asked = (
-            self.n_kv_heads, self.head_dim, v.shape[3], q.device.type, q.dtype, mask.fields, mask.contiguous_documents, q.shape[2] != k.shape[2],
-            bias is not None, bias_gradient, self.dropout_now, training,
+            self.n_kv_heads, self.head_dim, v.shape[3], q.device.type, q.dtype, mask.fields, mask.contiguous_documents,
+            q.shape[2] != k.shape[2], bias is not None, bias_gradient, self.dropout_now, training,
         )  # fmt: skip
         compiling = torch.compiler.is_compiling()  # a traced call must leave no trace in the module
         if not compiling and asked in self._cleared:

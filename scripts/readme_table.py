@@ -18,7 +18,7 @@ from attnzoo.report.rows import summarise
 ROOT = Path(__file__).resolve().parents[1]
 COLUMNS = (
     "val_bits_per_byte", "recall_accuracy", "train_step_ms", "train_step_ratio", "train_peak_memory_bytes",
-    "decode_ms_per_token", "cache_bytes",
+    "decode_ms_per_token", "cache_bytes", "parameters", "train_flops",
 )  # fmt: skip
 BETWEEN = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- /table -->)", re.DOTALL)
 

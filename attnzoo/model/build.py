@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -18,9 +19,10 @@ from attnzoo.model.config import (
     Recipe,
     attention_of_layers,
     named,
+    parameter_number,
     score_scale,
 )
-from attnzoo.model.lm import CausalLM
+from attnzoo.model.lm import CausalLM, hidden_width
 from attnzoo.model.projection import latent_sizes
 from attnzoo.positions import build_positions
 
@@ -47,6 +49,8 @@ def assemble(
     model: ModelConfig, attention: AttentionConfig, positions: PositionsConfig, vocab_size: int, seed: int
 ) -> CausalLM:
     """`build_model` from the parts that matter to it."""
+    if model.match_parameters is not None:
+        model = matched(model, attention, positions, vocab_size)
     head_dim = head_dim_of(model)
     scheme = build_positions(
         positions.name,
@@ -71,6 +75,31 @@ def assemble(
         )
     lm.recipe = copy.deepcopy(Recipe(model, attention, positions, vocab_size, seed))
     return lm
+
+
+def matched(model: ModelConfig, attention: AttentionConfig, positions: PositionsConfig, vocab_size: int) -> ModelConfig:
+    """The model with the MLP width that brings its parameters nearest to ``match_parameters``.
+
+    Raises:
+        RequestError: without any MLP it has more than that already.
+    """
+    free, match = replace(model, match_parameters=None), model.match_parameters
+    assert match is not None
+
+    def count(model: ModelConfig, attention: AttentionConfig) -> int:
+        return assemble(model, attention, positions, vocab_size, seed=0).parameter_count()
+
+    wanted = parameter_number(match)
+    if wanted is None:
+        wanted = count(replace(free, attention_pattern=[], attention_options={}), AttentionConfig(match, {}))
+    there, step = count(free, attention), 3 * model.d_model * model.n_layers
+    width = hidden_width(free) + round((wanted - there) / step)
+    if width < 1:
+        least = there - step * (hidden_width(free) - 1)
+        raise RequestError(
+            f"model.match_parameters={match} is {wanted:.0f} parameters; this model has {least} at least"
+        )
+    return replace(free, mlp_width=width)
 
 
 def layer_reasons(model: ModelConfig, layers: Sequence[AttentionConfig], needs_bias: bool, positions: str) -> list[str]:

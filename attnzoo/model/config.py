@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
 
@@ -34,7 +34,10 @@ class ModelConfig:
             (qkv for all but mla).
         latent_dim, rope_dim: of mla: r, channels of the latent, None for 2·D; and Dr, those of each head's D that carry
             positions, None for D/2.
-        mlp_ratio: width of the SwiGLU hidden layer over C.
+        mlp_ratio: width of the SwiGLU hidden layer over C, rounded up to a multiple of 8.
+        mlp_width: that width itself; None leaves it to mlp_ratio.
+        match_parameters: a backend, or a number: the MLP width is chosen so that the model has as many parameters as the
+            same model with that backend in every layer, or that many, up to half a step of the width.
         qk_norm: RMSNorm over each head of q and k (arXiv:2010.04245).
         short_conv: width of a causal depthwise convolution on q, k and v, starting as the identity; 0 is none.
         dropout: on the embeddings and on what each sublayer adds.
@@ -59,6 +62,8 @@ class ModelConfig:
     latent_dim: int | None = None
     rope_dim: int | None = None
     mlp_ratio: float = 2.6875
+    mlp_width: int | None = None
+    match_parameters: str | None = None
     qk_norm: bool = True
     short_conv: int = 0
     dropout: float = 0.0
@@ -88,6 +93,24 @@ class Recipe:
     positions: PositionsConfig
     vocab_size: int
     seed: int = 0
+
+
+def resized(model: ModelConfig, **sizes: Any) -> ModelConfig:
+    """The model in other sizes, with a layer at least for each entry of its pattern; what was given in channels or
+    parameters for its own sizes is left to the defaults."""
+    absolute: dict[str, Any] = dict.fromkeys(("head_dim", "latent_dim", "rope_dim", "mlp_width"))
+    if parameter_number(model.match_parameters) is not None:
+        absolute["match_parameters"] = None
+    sizes["n_layers"] = max(sizes["n_layers"], len(model.attention_pattern))
+    return replace(model, **(absolute | sizes))
+
+
+def parameter_number(match: str | None) -> float | None:
+    """The number that ``match_parameters`` is; None where it is a backend, or nothing."""
+    try:
+        return None if match is None else float(match)
+    except ValueError:
+        return None
 
 
 def score_scale(scale: str | None, head_dim: int) -> float:

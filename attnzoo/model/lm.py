@@ -185,7 +185,9 @@ class CausalLM(nn.Module):
 
 
 def hidden_width(cfg: ModelConfig) -> int:
-    """Width of the SwiGLU hidden layer: mlp_ratio · C, up to a multiple of 8."""
+    """Width of the SwiGLU hidden layer: as given, or mlp_ratio · C, up to a multiple of 8."""
+    if cfg.mlp_width is not None:
+        return cfg.mlp_width
     return -(-int(cfg.mlp_ratio * cfg.d_model) // 8) * 8
 
 

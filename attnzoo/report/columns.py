@@ -71,9 +71,10 @@ _AFTER = (
     Column("cache_bytes", "cache", "KiB", "cost.cache_bytes", "memory",
            "Bytes the cache holds after the timed prefill and decode; checked against its formula.",
            scale=1024, shown="everywhere"),
-    Column("parameters", "params", "M", "cost.parameters", "size", "Counted once where tied.", None, scale=1e6),
+    Column("parameters", "params", "M", "cost.parameters", "size", "Counted once where tied.", None, scale=1e6,
+           shown="everywhere"),
     Column("train_flops", "FLOPs/step", "G", "cost.train_flops", "size",
-           "Analytic, of one training step; a causal mask counts its own half only.", None, scale=1e9),
+           "Analytic, of one training step; a causal mask counts its own half only.", None, scale=1e9, shown="everywhere"),
 )  # fmt: skip
 
 

@@ -18,7 +18,17 @@ PIPE_WIDTH = 140  # columns when the output is no terminal, whose width nobody k
 _STYLES = {"ok": "green", "refused": "yellow", "pass": "green", "fail": "bold red", "–": "dim"}
 
 # what a narrow terminal goes without, the first first
-_DROPPED = ("cache_bytes", "prefill_ms", "±", "kernel", "[]", "train_step_ratio", "decode_ms_per_token")
+_DROPPED = (
+    "train_flops",
+    "cache_bytes",
+    "prefill_ms",
+    "parameters",
+    "±",
+    "kernel",
+    "[]",
+    "train_step_ratio",
+    "decode_ms_per_token",
+)
 
 
 def print_table(records: Sequence[Mapping[str, Any]], console: Console | None = None, *, group: bool = True) -> None:

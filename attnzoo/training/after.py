@@ -12,7 +12,7 @@ from attnzoo.checks.canary import entropy_canary
 from attnzoo.measure.cost import model_costs, time_models
 from attnzoo.measure.memory import train_step_memory
 from attnzoo.model import CausalLM, build_model
-from attnzoo.model.config import attention_of_layers
+from attnzoo.model.config import attention_of_layers, resized
 from attnzoo.tasks import Task
 from attnzoo.training.config import RunConfig
 from attnzoo.training.evaluate import autocast
@@ -46,11 +46,9 @@ def leaks(model: CausalLM, task: Task, cfg: RunConfig, device: str, precision: s
     report = leak_test(
         subject, vocab_size=task.vocab_size, n_tokens=task.n_tokens, seed=cfg.seed, device=device, model=model
     )
-    heads, n_layers = cfg.model.n_heads, min(max(2, len(cfg.model.attention_pattern)), cfg.model.n_layers)
+    heads, n_layers = cfg.model.n_heads, min(2, cfg.model.n_layers)
     head_dim = max(4, CANARY_WIDTH // heads // 2 * 2)  # even, for rope
-    narrow = replace(
-        cfg.model, n_layers=n_layers, d_model=head_dim * heads, head_dim=head_dim, latent_dim=None, rope_dim=None
-    )
+    narrow = resized(cfg.model, n_layers=n_layers, d_model=head_dim * heads, head_dim=head_dim)
     canary = entropy_canary(
         lambda: build_model(replace(cfg, model=narrow), task.vocab_size),
         task.vocab_size, n_tokens=min(32, task.n_tokens), seed=cfg.seed, device=device,

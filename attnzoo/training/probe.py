@@ -11,6 +11,7 @@ from typing import Any
 
 from attnzoo.errors import Refused
 from attnzoo.model import build_model
+from attnzoo.model.config import resized
 from attnzoo.tasks import build_task
 from attnzoo.training.config import RunConfig
 from attnzoo.training.fit import fit
@@ -29,15 +30,12 @@ def probe_config(cfg: RunConfig) -> RunConfig:
         while probe.n_heads % sharing:
             sharing -= 1
         n_kv_heads = probe.n_heads // sharing
-    model = replace(
+    model = resized(
         main,
-        n_layers=max(probe.n_layers, len(main.attention_pattern)),
+        n_layers=probe.n_layers,
         d_model=probe.d_model,
         n_heads=probe.n_heads,
         n_kv_heads=n_kv_heads,
-        head_dim=None,
-        latent_dim=None,
-        rope_dim=None,
         short_conv=probe.short_conv,
         dropout=0.0,
         attention_dropout=0.0,

@@ -21,6 +21,7 @@ from attnzoo.measure.record import Record, config_hash
 from attnzoo.model import CausalLM, build_model
 from attnzoo.model.config import AttentionConfig, attention_of_layers
 from attnzoo.model.weights import save_weights
+from attnzoo.model.lm import hidden_width
 from attnzoo.tasks import Task, build_task
 from attnzoo.training.after import correctness, costs, leaks, sample
 from attnzoo.training.config import RunConfig, to_dict
@@ -197,6 +198,7 @@ def describe(record: Record, cfg: RunConfig, model: CausalLM) -> None:
     if pattern := cfg.model.attention_pattern:
         record.options = {entry: {"name": a.name, **a.settings()} for entry, a in zip(pattern, found, strict=True)}
         record.layers = [attention.name for attention in model.attention_modules()]
+    record.model = {"mlp_width": hidden_width(model.cfg), "match_parameters": cfg.model.match_parameters}
     record.cost = {"parameters": model.parameter_count()}
 
 

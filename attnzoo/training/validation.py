@@ -10,7 +10,7 @@ from typing import Any
 
 from attnzoo.data.sources import data_problems
 from attnzoo.errors import nearest, unknown
-from attnzoo.model.config import ModelConfig, hybrid_parts, score_scale
+from attnzoo.model.config import ModelConfig, hybrid_parts, parameter_number, score_scale
 from attnzoo.tasks.config import ProbeConfig, TaskConfig
 from attnzoo.training.config import CompareConfig, RunConfig
 
@@ -38,7 +38,7 @@ def _keys(**names: str) -> list[str]:
 
 AT_LEAST_ONE = _keys(
     positions="max_tokens",
-    model="n_layers d_model n_heads n_kv_heads head_dim latent_dim",
+    model="n_layers d_model n_heads n_kv_heads head_dim latent_dim mlp_width",
     task="n_tokens validation_rows",
     probe="max_steps batch_size n_layers d_model n_heads",
     probe_task="n_tokens validation_rows",
@@ -87,6 +87,9 @@ def faults(cfg: RunConfig) -> list[str]:
     if not cfg.run_dir.strip():
         found.append("run_dir is empty: name a folder")
     found += [*_pattern_faults(cfg.model), *_scale_faults(cfg.model.scale)]
+    number = parameter_number(cfg.model.match_parameters)
+    if number is not None and not 1 <= number < math.inf:
+        found.append(f"model.match_parameters={cfg.model.match_parameters}: must be at least 1, or a backend")
     found += [*_head_faults("model", cfg.model, cfg.positions.name), *_recall_faults("task", cfg.task)]
     rows = cfg.positions.max_tokens
     if cfg.positions.name == "learned" and rows < cfg.task.n_tokens:
