@@ -83,9 +83,8 @@ class Attention(nn.Module):
         self.dropout, self.scale = dropout, scale if scale is not None else 1 / math.sqrt(head_dim)
         self.options = options if options is not None else self.Options()
         self.kernel = "not run yet"
-        self._cleared: set[tuple] = (
-            set()
-        )  # of `_check_request`: cheaper to look up than a Request, once a layer and token
+        # of `_check_request`: cheaper to look up than a Request, once a layer and token
+        self._cleared: set[tuple] = set()
 
     # -- what a subclass writes ---------------------------------------------------------------------------------------
 
@@ -208,10 +207,9 @@ class Attention(nn.Module):
         values = torch.zeros(*shape, self.head_dim if value_dim is None else value_dim, device=device, dtype=dtype)
         return KVCache(keys, values)
 
-    def cache_bytes(self, batch_size: int, max_tokens: int, dtype: torch.dtype, value_dim: int | None = None) -> int:
-        """What `new_cache` takes, by formula; Dv = D where it is None."""
-        width = self.head_dim + (self.head_dim if value_dim is None else value_dim)
-        return batch_size * self.n_kv_heads * max_tokens * width * dtype.itemsize
+    def cache_bytes(self, batch_size: int, max_tokens: int, dtype: torch.dtype) -> int:
+        """What `new_cache` takes, by formula (Dv = D)."""
+        return 2 * batch_size * self.n_kv_heads * max_tokens * self.head_dim * dtype.itemsize
 
     def extend(
         self,

@@ -58,4 +58,6 @@ def test_what_is_not_declared_is_listed_as_refused():
     from attnzoo import registry
 
     assert script().refused(registry.get("exact")) == ""
-    assert script().refused(registry.get("linear")) == "the mask fields prefix, sinks, window; bias, dropout"
+    assert (
+        script().refused(registry.get("linear")) == "the mask fields prefix, sinks, window; bias, dropout, scale, mla"
+    )

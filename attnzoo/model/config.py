@@ -33,7 +33,7 @@ class ModelConfig:
         projection: qkv (every head of q, k and v from x) or mla (`attnzoo.model.projection`); None leaves it to the backend
             (qkv for all but mla).
         latent_dim, rope_dim: of mla: r, channels of the latent, None for 2·D; and Dr, those of each head's D that carry
-            positions, None for D/2.
+            positions, None for D/2 (where that is odd, the next smaller even divisor).
         mlp_ratio: width of the SwiGLU hidden layer over C, rounded up to a multiple of 8.
         mlp_width: that width itself; None leaves it to mlp_ratio.
         match_parameters: a backend, or a number: the MLP width is chosen so that the model has as many parameters as the

@@ -29,8 +29,8 @@ SOFTMAX = ("exact", "flex", "gqa", "mqa", "sdpa", "xformers")
 """The backends that compute plain softmax attention, which is Llama's."""
 KINDS = {"llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 CARRIED = {
-    "n_layers", "d_model", "n_heads", "n_kv_heads", "head_dim", "mlp_ratio", "qk_norm", "attention_dropout", "norm_eps",
-    "attention_pattern", "attention_options",
+    "n_layers", "d_model", "n_heads", "n_kv_heads", "head_dim", "mlp_ratio", "mlp_width", "qk_norm", "attention_dropout",
+    "norm_eps", "attention_pattern", "attention_options",
 }  # fmt: skip
 """Settings that the configuration of either has a place for, or that `SOFTMAX` is checked through."""
 

@@ -225,7 +225,12 @@ class LatentKV(Projection):
         return cache
 
     def attention_cache_bytes(self, attention: Attention, batch_size: int, max_tokens: int, dtype: torch.dtype) -> int:
-        return self.decoder(attention)[0].cache_bytes(batch_size, max_tokens, dtype, value_dim=0)
+        decoder, _ = self.decoder(attention)
+        # keys and values would take twice the width, and what else the backend keeps takes the same without any
+        both, neither = (
+            layout.cache_bytes(batch_size, max_tokens, dtype) for layout in (decoder, decoder.with_layout(1, 0))
+        )
+        return (both + neither) // 2
 
     def _normalised(self, parts: Sequence[Tensor], phases: Phases) -> Heads:
         """q (B, H, T, D), the latent (B, T, r) and the key of all heads (B, T, Dr), turned."""
@@ -248,8 +253,9 @@ PROJECTIONS: dict[str, type[QKV] | type[LatentKV]] = {"qkv": QKV, "mla": LatentK
 
 
 def latent_sizes(cfg: ModelConfig, head_dim: int) -> tuple[int, int]:
-    """r and Dr of mla."""
+    """r and Dr of mla: as given, or 2·D and the largest even divisor up to D/2."""
+    even = (n for n in range(head_dim // 2, 1, -1) if n % 2 == 0 and head_dim % n == 0)
     return (
         2 * head_dim if cfg.latent_dim is None else cfg.latent_dim,
-        head_dim // 2 if cfg.rope_dim is None else cfg.rope_dim,
+        next(even, 0) if cfg.rope_dim is None else cfg.rope_dim,
     )

@@ -20,8 +20,8 @@ from attnzoo.measure.outcome import outcome
 from attnzoo.measure.record import Record, config_hash
 from attnzoo.model import CausalLM, build_model
 from attnzoo.model.config import AttentionConfig, attention_of_layers
-from attnzoo.model.weights import save_weights
 from attnzoo.model.lm import hidden_width
+from attnzoo.model.weights import save_weights
 from attnzoo.tasks import Task, build_task
 from attnzoo.training.after import correctness, costs, leaks, sample
 from attnzoo.training.config import RunConfig, to_dict
@@ -151,18 +151,19 @@ def train_main(run: Run) -> Fitted:
 def refusals(cfg: RunConfig, model: CausalLM, device: str, precision: str) -> list[str]:
     """Every reason why a backend of the model cannot train it, or decode then: its layout, bias, dropout, dtype, device."""
     found: list[str] = []
-    shared = {"device": device, "dtype": DTYPES[precision], "bias": model.positions.needs_bias}
     learned = model.positions.needs_bias and any(p.requires_grad for p in model.positions.parameters())
     for (choice, attention), block in zip(members(cfg, model), model.layers, strict=False):
-        decoder, value_dim = block.attention.projection.decoder(attention)
-        for attn, how in (
-            (attention, {"dropout": cfg.model.attention_dropout, "bias_gradient": learned}),
-            (decoder, {"value_dim": value_dim, "training": False}),
-        ):
-            found += registry.why_not(
-                choice.name, n_heads=attn.n_heads, n_kv_heads=attn.n_kv_heads, head_dim=attn.head_dim,
-                **shared, **how, **choice.options,
+
+        def why_not(attention: Attention, choice: AttentionConfig = choice, **how: Any) -> list[str]:
+            return registry.why_not(
+                choice.name, device=device, dtype=DTYPES[precision], n_heads=attention.n_heads,
+                n_kv_heads=attention.n_kv_heads, head_dim=attention.head_dim, bias=model.positions.needs_bias,
+                **how, **choice.options,
             )  # fmt: skip
+
+        decoder, value_dim = block.attention.projection.decoder(attention)
+        found += why_not(attention, dropout=cfg.model.attention_dropout, bias_gradient=learned)
+        found += why_not(decoder, value_dim=value_dim, training=False)
     return list(dict.fromkeys(found))
 
 

@@ -74,9 +74,9 @@ def test_a_few_steps_learn_a_repeated_text(name):
 def test_a_learned_bias_gets_the_gradient_of_the_definition(name):
     if attnzoo.why_not(name, n_heads=4, head_dim=8, bias=True, bias_gradient=True):
         pytest.skip("it has no gradient for a bias here, and says so")
-    model, tokens = make(name, "relative"), torch.randint(50, (2, 23))
+    model, tokens = make(name, "relative").double(), torch.randint(50, (2, 23))
     attention, scheme = model.attention_modules()[0], model.positions
-    x = torch.randn(2, 23, 32)
+    x = torch.randn(2, 23, 32, dtype=torch.float64)
     q, k, v = model.blocks[0].attention.projection(x, attnzoo.Mask(), None)
     out = attention(q, k, v, bias=scheme.bias(), x=x)
     defined, _ = attention.define(q, k, v, bias=scheme.bias(), x=x)
@@ -84,8 +84,8 @@ def test_a_learned_bias_gets_the_gradient_of_the_definition(name):
     (found,) = torch.autograd.grad((out * weights).sum(), table, retain_graph=True)
     (expected,) = torch.autograd.grad((defined * weights).sum(), table)
     assert expected.abs().sum() > 0
-    # float32 against float64: each entry sums up to a few hundred terms of size 1
-    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-3)
+    # float64: each entry sums a few hundred terms of size 1
+    torch.testing.assert_close(found, expected, atol=1e-10, rtol=1e-8)
     model(tokens).sum().backward()
     assert table.grad.abs().sum() > 0
 

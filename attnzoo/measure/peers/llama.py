@@ -30,7 +30,7 @@ def llama_copy(ours: CausalLM, max_tokens: int) -> Any:
     weights = {"model.embed_tokens.weight": ours.embedding.weight, "model.norm.weight": ours.norm.weight}
     for number, block in enumerate(ours.layers):
         here, layer = f"model.layers.{number}", block.attention
-        q, k, v = layer.qkv.weight.split(layer.sizes)
+        q, k, v = layer.projection.qkv.weight.split(layer.projection.sizes)
         gate, up = block.mlp.gate_up.weight.chunk(2)
         weights |= {
             f"{here}.self_attn.q_proj.weight": q, f"{here}.self_attn.k_proj.weight": k,

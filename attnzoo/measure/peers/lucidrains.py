@@ -59,7 +59,7 @@ def x_transformer_copy(ours: CausalLM, max_tokens: int) -> Any:
             attention, mlp = decoder.layers[2 * number], decoder.layers[2 * number + 1]
             _set_norm(attention[0][0], block.attention_norm.weight)
             _set_norm(mlp[0][0], block.mlp_norm.weight)
-            q, k, v = block.attention.qkv.weight.split(block.attention.sizes)
+            q, k, v = block.attention.projection.qkv.weight.split(block.attention.projection.sizes)
             attention[1].to_q.weight.copy_(_interleaved(q, head_dim))
             attention[1].to_k.weight.copy_(_interleaved(k, head_dim))
             attention[1].to_v.weight.copy_(v)
