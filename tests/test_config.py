@@ -136,6 +136,7 @@ WRONG = [
     (["model={n_layers:x}"], "model.n_layers='x': must be a whole number"),
     (["trainer.compile=yes"], "trainer.compile='yes': must be true or false"),
     (["trainer.betas=[0.9]"], "trainer.betas=[0.9]: must have 2 values"),
+    (["measure.lengths=[16,0]"], "measure.lengths=[16, 0]: each must be at least 1"),
     (["trainer.betas=[0.9,1.0]"], "trainer.betas=[0.9, 1.0]: each must be at least 0 and below 1"),
     (["task.n_tokens=0"], "task.n_tokens=0: must be at least 1"),
     (["model.n_layers=0"], "model.n_layers=0: must be at least 1"),

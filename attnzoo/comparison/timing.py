@@ -13,6 +13,7 @@ def main(out: str, baseline: str, folders: list[str]) -> None:
     """Build each folder's model anew, time all in turns, and write {backend: cost} to ``out``."""
     from attnzoo.measure.cost import time_models
     from attnzoo.measure.environment import resolve_device, resolve_precision
+    from attnzoo.measure.length import length_sweep
     from attnzoo.model import build_model
     from attnzoo.training.config import load_config
 
@@ -28,6 +29,9 @@ def main(out: str, baseline: str, folders: list[str]) -> None:
         baseline=baseline if baseline in models else next(iter(models)),
         precision=precision,
     )
+    if first.measure.lengths:
+        for name, sweep in length_sweep(models, measure=first.measure, precision=precision).items():
+            timed[name]["length_sweep"] = sweep
     write_json_atomic(out, timed)
 
 

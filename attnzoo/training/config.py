@@ -70,6 +70,8 @@ class MeasureConfig:
         leak: run the leak tests on the trained model.
         rounds: at most this many rounds of timing, each contestant once a round; seconds: the time limit of all rounds.
         decode_context, decode_tokens: tokens in the cache before decoding is timed, and tokens decoded.
+        lengths: of a comparison's training steps over length, one sequence each; [] for none. They take at most
+            ``seconds`` more.
         memory: peak memory of a training step, in a fresh process.
     """
 
@@ -80,6 +82,7 @@ class MeasureConfig:
     seconds: float = 30.0
     decode_context: int = 128
     decode_tokens: int = 16
+    lengths: list[int] = field(default_factory=lambda: [256, 512, 1024, 2048])
     memory: bool = True
 
 

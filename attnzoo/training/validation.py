@@ -84,6 +84,8 @@ def faults(cfg: RunConfig) -> list[str]:
             found.append(choice_fault(key, value, choices))
     if not all(0 <= beta < 1 for beta in cfg.trainer.betas):
         found.append(f"trainer.betas={list(cfg.trainer.betas)}: each must be at least 0 and below 1")
+    if not all(n >= 1 for n in cfg.measure.lengths):
+        found.append(f"measure.lengths={list(cfg.measure.lengths)}: each must be at least 1")
     if not cfg.run_dir.strip():
         found.append("run_dir is empty: name a folder")
     found += [*_pattern_faults(cfg.model), *_scale_faults(cfg.model.scale)]

@@ -18,7 +18,7 @@ from attnzoo.comparison import run as run_module
 from attnzoo.comparison.plan import plan, write_plan
 from attnzoo.errors import RequestError
 
-TINY = ["experiment=tiny", "probe=none", "measure.memory=false", "logger=disabled"]
+TINY = ["experiment=tiny", "probe=none", "measure.memory=false", "measure.lengths=[8,16]", "logger=disabled"]
 
 
 def tiny(folder: Path, *more: str):
@@ -52,6 +52,15 @@ def test_timings_come_from_rounds_with_all_cells(compared):
     assert records[0]["cost"]["train_step_ms"]["median"] > 0
     assert records[2]["cost"]["train_step_ms"]["ratio"]["to"] == "sdpa"
     assert records[0]["cost"]["train_step_ms"]["rounds"] == records[2]["cost"]["train_step_ms"]["rounds"]
+
+
+def test_cost_over_length_is_in_the_records_and_in_the_report(compared):
+    folder, records = compared
+    for record in (records[0], records[2]):
+        assert [part["n_tokens"] for part in record["cost"]["length_sweep"]] == [8, 16]
+    html = (folder / "report.html").read_text()
+    assert "Train step over length" in html
+    assert "Peak memory over length" in html
 
 
 def test_a_second_start_redoes_nothing(compared, monkeypatch):
