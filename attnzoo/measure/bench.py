@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -91,7 +91,7 @@ def bench(
     rows: list[dict[str, Any]] = []
     for number, op in enumerate(chosen):
         works, refused = _works(level, op, names, verdicts, setting, lengths, dense_masks, compiled)
-        with _room_for_graphs(len(works)):
+        with _room_for_graphs(len(works)) if compiled else nullcontext():
             timings = take_turns(
                 {key: work.contestant for key, work in works.items()},
                 baseline={key: key.at(baseline) for key in works},

@@ -59,7 +59,7 @@ class Block(nn.Module):
         self.attention = AttentionLayer(attention, cfg)
         self.mlp_norm = RMSNorm(cfg.d_model, eps=cfg.norm_eps)
         self.mlp = SwiGLU(cfg.d_model, hidden_width(cfg))
-        self.dropout = nn.Dropout(cfg.dropout)
+        self.dropout = nn.Dropout(cfg.dropout) if cfg.dropout else nn.Identity()
 
     def forward(
         self, x: Tensor, mask: Mask, phases: Phases, bias: ScoreBias | None, cache: LayerCache | None
@@ -86,7 +86,7 @@ class CausalLM(nn.Module):
         self.recipe: Recipe | None = None  # set by what builds it from settings
         self.embedding = nn.Embedding(vocab_size, cfg.d_model)
         self.positions = positions
-        self.dropout = nn.Dropout(cfg.dropout)
+        self.dropout = nn.Dropout(cfg.dropout) if cfg.dropout else nn.Identity()
         self.blocks = nn.ModuleList(Block(cfg, attention(layer)) for layer in range(cfg.n_layers))
         self.norm = RMSNorm(cfg.d_model, eps=cfg.norm_eps)
         initialise(self, cfg.n_layers)

@@ -7,7 +7,7 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from attnzoo.report.bars import HEAD, bar_cells, bar_reasons
+from attnzoo.report.bars import bar_cells, bar_reasons
 from attnzoo.report.columns import MIB
 from attnzoo.report.groups import clean
 
@@ -54,17 +54,17 @@ def print_bench(found: Mapping[str, Any], console: Console | None = None) -> Non
 
 
 def _print_bars(bars: Sequence[Mapping[str, Any]], console: Console) -> None:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in HEAD:
-        table.add_column(column)
-    for cells in bar_cells(bars):
-        table.add_row(*(clean(text) for text in cells))
-    console.print(table, highlight=False, markup=False)
+    """The work as a heading, a line a peer below it."""
+    last = None
+    for work, ours, mine, other, theirs, ratio, between, bar, verdict in bar_cells(bars):
+        if work != last:
+            console.print(clean(work), highlight=False, markup=False, soft_wrap=True)
+        last = work
+        interval = f" ({between})" if between else ""
+        line = f"  {ours} {mine}, {other} {theirs}: {ratio}{interval}, bar {bar}: {verdict}"
+        console.print(clean(line), highlight=False, markup=False, soft_wrap=True)
     for line in bar_reasons(bars):
-        console.print(clean(line), highlight=False, markup=False)
+        console.print(clean(line), highlight=False, markup=False, soft_wrap=True)
 
 
 def compile_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -48,7 +48,7 @@ def installed(row) -> bool:
         ("block_sparse", 1),
         ("decode", 2),
         ("flat", 4),
-        ("gqa", 2),
+        ("gqa", 6),
     ],
 )
 def test_every_race_runs_and_every_peer_computes_the_same(race, bars):
@@ -67,7 +67,7 @@ def test_every_race_runs_and_every_peer_computes_the_same(race, bars):
 
 def test_flat_states_and_small_caches_by_count():
     bars = [bar for bar in quick("flat", "gqa")["bars"] if bar["quantity"] == "state_bytes"]
-    assert [(bar["ratio"]["median"], bar["verdict"]) for bar in bars] == [(1.0, "met"), (1.0, "met"), (8.0, "met")]
+    assert [(bar["ratio"]["median"], bar["verdict"]) for bar in bars] == [(1.0, "met")] * 2 + [(8.0, "met")] * 3
 
 
 def test_a_missing_package_is_a_row_with_its_reason(monkeypatch):
@@ -77,7 +77,7 @@ def test_a_missing_package_is_a_row_with_its_reason(monkeypatch):
     assert row["timing"] is None
     assert not installed(row)
     assert found["bars"][0]["verdict"] == "not measured"
-    assert found["bars"][1]["ratio"] is not None
+    assert found["bars"][1]["ratio"] is not None  # the other race of the work goes on
 
 
 def test_a_peer_with_other_numbers_is_not_timed(monkeypatch):

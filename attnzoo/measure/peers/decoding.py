@@ -7,8 +7,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from attnzoo import registry
 from attnzoo.measure.cost import decode_contestant, extend
 from attnzoo.measure.latency import Contestant
 from attnzoo.measure.peers import llama
@@ -52,19 +54,52 @@ def flat_races(sizes: Sizes, seed: int) -> Iterator[Race]:
 
 
 def grouped_races(sizes: Sizes, seed: int) -> Iterator[Race]:
-    """Decoding with G = H/8 against G = H."""
+    """Decoding with G = H/8 against G = H: the attention alone, and a model with one row and with several."""
     cfg, context = sizes.flat_model, sizes.grouped_context
-    few = max(cfg.n_heads // 8, 1)
-    entries = {
-        f"G = {g}": partial(_decode, model(replace(cfg, n_kv_heads=g), seed, "gqa"), context, sizes.new_tokens)
-        for g in (few, cfg.n_heads)
-    }
-    work = f"decode with G {few} against G {cfg.n_heads}, context {context}"
-    bars = [
-        Bar(work, f"G = {few}", (f"G = {cfg.n_heads}",), factor, quantity)
-        for quantity, factor in (("time", 2.0), ("state_bytes", 8.0))
-    ]
-    yield Race(work, _shape(cfg, 1, context, few), ("gqa",), entries, bars)
+    few, many = max(cfg.n_heads // 8, 1), cfg.n_heads
+    models = {g: model(replace(cfg, n_kv_heads=g), seed, "gqa") for g in (few, many)}
+    works: list[tuple[str, int, Callable[[int], Entry]]] = [
+        ("attention alone", 1, partial(_attend_one, cfg, context)),
+        *((f"batch {n}", n, lambda g, n=n, new=new: _decode_rows(models[g], n, context, new))
+          for n, new in sizes.grouped_batches),
+    ]  # fmt: skip
+    for title, batch, entry in works:
+        work = f"decode with G {few} against G {many}, context {context}, {title}"
+        entries = {f"G = {g}": partial(entry, g) for g in (few, many)}
+        bars = [
+            Bar(work, f"G = {few}", (f"G = {many}",), factor, quantity)
+            for quantity, factor in (("time", 2.0), ("state_bytes", 8.0))
+        ]
+        yield Race(work, _shape(cfg, batch, context, few), ("gqa",), entries, bars)
+
+
+def _attend_one(cfg: ModelConfig, context: int, kv_heads: int) -> Entry:
+    """One token's attention over a filled cache."""
+    head_dim = cfg.d_model // cfg.n_heads
+    attn = registry.build("gqa", n_heads=cfg.n_heads, n_kv_heads=kv_heads, head_dim=head_dim)
+    cache = attn.new_cache(1, context + 1)
+    cache.append(*(torch.randn(1, kv_heads, context, head_dim) for _ in range(2)))
+    q = torch.randn(1, cfg.n_heads, 1, head_dim)
+    k, v = (torch.randn(1, kv_heads, 1, head_dim) for _ in range(2))
+
+    @torch.no_grad()
+    def run() -> None:
+        cache.length = context
+        attn.extend(q, k, v, cache)
+
+    return Entry(Contestant(run), lambda: attn.kernel, cache.nbytes)
+
+
+def _decode_rows(ours: CausalLM, batch: int, context: int, new: int) -> Entry:
+    """Tokens one after the other after a context that all rows share, so that it need be read once."""
+    tokens = random_tokens(ours, 1, context + 1).expand(batch, -1)
+    cache = filled_cache(ours, tokens, new)
+
+    def run() -> None:
+        for _ in range(new):
+            extend(ours, tokens[:, -1:], cache, "fp32")
+
+    return Entry(Contestant(run, partial(_rewind, cache, context), new), lambda: ours.kernel, cache.nbytes)
 
 
 def filled_cache(ours: CausalLM, tokens: Tensor, new: int) -> ModelCache:
@@ -96,7 +131,7 @@ def _llama(ours: CausalLM, kind: str, cache: ModelCache, tokens: Tensor, new: in
     expected = ours.generate(tokens, new, cache=cache)
     held = (_held(layer.attention) for layer in cache.layers)
     filled = [(keys[:, :, :context], values[:, :, :context]) for keys, values in held]
-    theirs = llama.llama_copy(ours, tokens.shape[1] + new)
+    theirs = llama.llama_copy(ours)
     return Entry(llama.generation(theirs, kind, filled, tokens, new, expected))
 
 

@@ -89,7 +89,10 @@ def training_loop(model: nn.Module, logits: Callable[[Tensor], Tensor], tokens: 
 def plain_copy(state: dict[str, Tensor], cfg: ModelConfig, max_tokens: int) -> PlainLM:
     """The model with the weights of a `CausalLM`'s ``state``."""
     weights = {
-        name.replace(".attention.", ".").replace(".projection.", ".").replace(".mlp.", "."): value
+        name.replace(".projection.", ".")
+        .replace(".attention.", ".")
+        .replace(".projection.", ".")
+        .replace(".mlp.", "."): value
         for name, value in state.items()
     }
     hidden = weights["blocks.0.down.weight"].shape[1]

@@ -1,0 +1,44 @@
+"""Root-mean-square norm with a backward of its own, for CPUs. Source: arXiv:1910.07467."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+
+def rms_norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:
+    """x / sqrt(mean x² + eps) · gain over the last axis (…, D).
+
+    torch fuses it on CUDA and when compiled. In training on a CPU it composes it of seven operations and their
+    derivatives, some twenty walks through memory; here it is thirteen.
+    """
+    gain = gain.to(x.dtype)
+    training = torch.is_grad_enabled() and (x.requires_grad or gain.requires_grad)
+    if not training or x.is_cuda or x.dtype.itemsize < 4 or torch.compiler.is_compiling():
+        return F.rms_norm(x, x.shape[-1:], gain, eps)
+    return _RMSNorm.apply(x, gain, eps)
+
+
+class _RMSNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, gain: Tensor, eps: float) -> Tensor:
+        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        scale = length.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
+        ctx.save_for_backward(x, gain, scale)
+        return torch.mul(x, scale).mul_(gain)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+        """With r the scale: dx = r·g·gain - x·r³·Σ(g·x·gain)/D, dgain = Σ r·g·x over all rows."""
+        x, gain, scale = ctx.saved_tensors
+        products = (gradient * x).reshape(-1, x.shape[-1])
+        along = (products @ gain).view_as(scale)
+        d_gain = scale.reshape(1, -1) @ products
+        d_x = torch.mul(gradient, gain).mul_(scale)
+        d_x.addcmul_(x, scale.pow(3).mul_(along), value=-1 / x.shape[-1])
+        return d_x, d_gain[0], None
