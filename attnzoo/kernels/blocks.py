@@ -92,6 +92,24 @@ def attend_blocks(
         i, j = _positions(blocks, cut, key_positions, q.device)
         scores = _score_mask(i, j, mask, window, sinks, bias, q.dtype)
 
+    return attend_read(q, k, v, scores, blocks=blocks, cut=cut, scale=scale, dropout=dropout)
+
+
+def attend_read(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scores: Tensor | None,
+    *,
+    blocks: Tensor | int,
+    cut: Cut,
+    scale: float,
+    dropout: float = 0.0,
+) -> tuple[Tensor, str]:
+    """`attend_blocks` with the mask already made: ``scores`` (B or 1, N, H or 1, c, m·c), bool or additive.
+
+    The keys may be more than ``cut`` counts, where blocks beyond those of the tokens are named as well.
+    """
     q_blocks = _pad(q, cut.lead, cut.tail).unflatten(2, (cut.n_blocks, cut.c))  # (B, H, N, c, D)
     n = _part_size(k, v, blocks, cut)
     k_parts, v_parts = _read(k, blocks, cut, n), _read(v, blocks, cut, n)  # (B, G, n, m·c, D) each, N blocks in all
@@ -187,7 +205,7 @@ def _read(t: Tensor, blocks: Tensor | int, cut: Cut, n: int) -> Iterable[Tensor]
     if isinstance(blocks, int):  # a negative pad drops the keys before the first block that is read
         return [Overlapping.apply(_pad(t, (blocks - 1 - cut.first) * cut.c, cut.tail), blocks, cut.c)]
     parts = blocks[cut.first :].clamp(min=0).split(n)
-    by_block = _pad(t, 0, cut.tail).unflatten(2, (-1, cut.c))
+    by_block = _pad(t, 0, -t.shape[2] % cut.c).unflatten(2, (-1, cut.c))
     if t.requires_grad and torch.is_grad_enabled():  # all parts at once: their gradients are summed in one place
         return Gathered.apply(by_block, *parts)
     return (_gather(by_block, wanted) for wanted in parts)

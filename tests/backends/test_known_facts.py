@@ -103,6 +103,11 @@ def test_nsa_with_all_blocks_selected_alone_is_exact(mask):
     same(lambda *a: module(*a, x=x), build("exact"), given, mask)
 
 
+@pytest.mark.parametrize("mask", maskings(), ids=str)
+def test_hierarchical_with_two_blocks_is_exact(mask):
+    same(build("hierarchical", block=-(-T // 4) * 2), build("exact"), inputs(), mask)
+
+
 @pytest.mark.parametrize("mask", masks(), ids=str)
 def test_gqa_with_as_many_heads_is_exact(mask):
     same(build("gqa"), build("exact"), inputs(), mask)
