@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from attnzoo.contract import ScoreBias
 from attnzoo.kernels import sdpa
+from attnzoo.kernels.pad import pad_tokens
 from attnzoo.masks import Mask
 
 LARGEST_PART = 2**23
@@ -110,7 +111,7 @@ def attend_read(
 
     The keys may be more than ``cut`` counts, where blocks beyond those of the tokens are named as well.
     """
-    q_blocks = _pad(q, cut.lead, cut.tail).unflatten(2, (cut.n_blocks, cut.c))  # (B, H, N, c, D)
+    q_blocks = pad_tokens(q, cut.lead, cut.tail).unflatten(2, (cut.n_blocks, cut.c))  # (B, H, N, c, D)
     n = _part_size(k, v, blocks, cut)
     k_parts, v_parts = _read(k, blocks, cut, n), _read(v, blocks, cut, n)  # (B, G, n, m·c, D) each, N blocks in all
     masks = repeat(None) if scores is None else scores.split(n, 1)
@@ -203,9 +204,9 @@ def _gather(t: Tensor, wanted: Tensor) -> Tensor:
 def _read(t: Tensor, blocks: Tensor | int, cut: Cut, n: int) -> Iterable[Tensor]:
     """(B, G, Tk, D) -> (B, G, n, m·c, D), n blocks at a time: the keys each query block reads, zeros outside."""
     if isinstance(blocks, int):  # a negative pad drops the keys before the first block that is read
-        return [Overlapping.apply(_pad(t, (blocks - 1 - cut.first) * cut.c, cut.tail), blocks, cut.c)]
+        return [Overlapping.apply(pad_tokens(t, (blocks - 1 - cut.first) * cut.c, cut.tail), blocks, cut.c)]
     parts = blocks[cut.first :].clamp(min=0).split(n)
-    by_block = _pad(t, 0, -t.shape[2] % cut.c).unflatten(2, (-1, cut.c))
+    by_block = pad_tokens(t, 0, -t.shape[2] % cut.c).unflatten(2, (-1, cut.c))
     if t.requires_grad and torch.is_grad_enabled():  # all parts at once: their gradients are summed in one place
         return Gathered.apply(by_block, *parts)
     return (_gather(by_block, wanted) for wanted in parts)
@@ -219,18 +220,13 @@ def _part_size(k: Tensor, v: Tensor, blocks: Tensor | int, cut: Cut) -> int:
     return max(LARGEST_PART // each, 1)
 
 
-def _pad(t: Tensor, before: int, after: int) -> Tensor:
-    """Zeros around axis 2; torch's pad copies even where there is nothing to pad."""
-    return F.pad(t, (0, 0, before, after)) if before or after else t
-
-
 def _positions(
     blocks: Tensor | int, cut: Cut, key_positions: Tensor | None, device: torch.device
 ) -> tuple[Tensor, Tensor]:
     """Positions of the queries (N, c, 1) and of the keys they read (N, 1, m·c); -1 where there is none."""
     positions = torch.arange(cut.n_keys, device=device) if key_positions is None else key_positions
     shifted = (positions + 1).view(1, 1, -1, 1)  # what is padded with 0 then has position -1
-    i = _pad(shifted[:, :, cut.n_keys - cut.n_queries :], cut.lead, cut.tail).view(cut.n_blocks, cut.c, 1) - 1
+    i = pad_tokens(shifted[:, :, cut.n_keys - cut.n_queries :], cut.lead, cut.tail).view(cut.n_blocks, cut.c, 1) - 1
     (read,) = _read(shifted, blocks, cut, cut.n_blocks)
     j = read.view(cut.n_blocks, 1, -1) - 1
     if isinstance(blocks, Tensor):

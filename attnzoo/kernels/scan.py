@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from attnzoo.kernels.pad import pad_tokens
+
 
 def scan(
     q: Tensor,
@@ -56,14 +58,6 @@ def scan(
         out, state = _chunks(q, k, v, decay, beta, run, state)
     out = out.flatten(1, 2).flatten(2, 3)[:, :, max(lead, 0) : n_keys]
     return pad_tokens(out, max(-lead, 0), 0), state
-
-
-def pad_tokens(t: Tensor, before: int, after: int) -> Tensor:
-    """Zeros around axis 2 of (B, ·, T, ·), or tokens cut off where negative; torch's pad copies even where there is
-    nothing to pad."""
-    if not (before or after) and not torch.compiler.is_compiling():
-        return t
-    return F.pad(t, (0, 0, before, after))
 
 
 def chunks_of(chunk: int, n_tokens: int) -> tuple[int, int]:
