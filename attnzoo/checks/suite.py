@@ -8,9 +8,12 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 
+from attnzoo.checks.elsewhere import adapted
 from attnzoo.checks.report import FAILED, CheckReport, Result
 from attnzoo.checks.subject import Subject
+from attnzoo.contract import Attention
 from attnzoo.errors import RequestError, unknown
 
 GROUPS = (
@@ -69,6 +72,8 @@ def check(
 
     Args:
         what: a registered name, an `Attention` (at its own and at many other sizes), its class, or a function that builds one.
+            A language model (any other nn.Module, tokens (B, T) -> logits (B, T, V), or a causal LM of transformers) goes
+            to `check_model`, with ``quick`` and the options it takes (``vocab_size``, ``n_tokens``, ``seed``).
         device, dtype: where and in what; every declared dtype when None.
         quick: the short form: a few seconds, no compilation.
         only: names of checks; all when empty.
@@ -83,6 +88,12 @@ def check(
     """
     if torch.device(device).type == "cuda" and not torch.cuda.is_available():
         raise RequestError(f"device {device!r}: no CUDA device is available here")
+    if isinstance(what, nn.Module) and not isinstance(what, Attention):
+        from attnzoo.checks.model import check_model
+
+        if dtype is not None or only:
+            raise RequestError("a language model is checked whole and in its own type: no dtype, no choice of checks")
+        return check_model(adapted(what), device=device, quick=quick, **options)
     subject = Subject.of(what, device=device, dtype=dtype, shrink=shrink, **options)
     chosen = all_checks(quick)
     wrong = set(only) - {c.name for c in all_checks()}

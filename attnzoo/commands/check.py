@@ -2,6 +2,7 @@
 
 attnzoo check linear sliding_window
 attnzoo check --all --quick
+attnzoo check mine.py:MyAttention                           (an attention, or a language model, from a file or package)
 attnzoo check --model attention=linear model.n_layers=2     (the whole language model, its task and generation)
 """
 
@@ -16,7 +17,9 @@ DTYPES = ("float64", "float32", "bfloat16", "float16")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("names", nargs="*", metavar="NAME", help="registered backends; with --model KEY=VALUE settings")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help="registered backends, or FILE.py:NAME; with --model KEY=VALUE"
+    )
     parser.add_argument("--all", action="store_true", help="every registered backend")
     parser.add_argument("--model", action="store_true", help="the model that these settings describe, untrained")
     parser.add_argument("--quick", action="store_true", help="the short form, seconds a backend")
@@ -36,6 +39,7 @@ def run(arguments: Namespace) -> int:
     import torch
 
     from attnzoo import checks, registry
+    from attnzoo.checks import elsewhere
     from attnzoo.measure import resolve_device
 
     names = registry.list_backends() if arguments.all else arguments.names
@@ -43,15 +47,16 @@ def run(arguments: Namespace) -> int:
     faults = [
         unknown("backend", name, registry.list_backends())
         for name in names
-        if name not in {*registry.list_backends(), *broken}
+        if ":" not in name and name not in {*registry.list_backends(), *broken}
     ]
     if faults:
         raise RequestError(faults[0], faults[1:])
+    subjects = [elsewhere.load(name) if ":" in name else name for name in names]
     device = resolve_device(arguments.device)
     dtype = getattr(torch, arguments.dtype) if arguments.dtype else None
     reports = []
-    for name in names:
-        reports.append(checks.check(name, device=device, dtype=dtype, quick=arguments.quick, only=arguments.only))
+    for subject in subjects:
+        reports.append(checks.check(subject, device=device, dtype=dtype, quick=arguments.quick, only=arguments.only))
         if not arguments.json:
             print(reports[-1], flush=True)
     if arguments.json:

@@ -1,19 +1,24 @@
 """Test a trained model for leaks: no logit may depend on a later token.
 
 attnzoo leak runs/linear-seed0
+attnzoo leak mine.py:make_model --tokens 128        (any language model: a module, or a function that makes one)
 """
 
 from __future__ import annotations
 
+import copy
 from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+from typing import Any
 
 from attnzoo.commands import add_device, add_json, print_json
+from attnzoo.errors import RequestError
 from attnzoo.training.config import load_config
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help="a run folder")
-    parser.add_argument("--tokens", type=int, metavar="T", help="length of the test sequences (the run's own)")
+    parser.add_argument("run", metavar="RUN", help="a run folder, or FILE.py:NAME")
+    parser.add_argument("--tokens", type=int, metavar="T", help="length of the test sequences (the run's own; else 64)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--canary", action="store_true", help="also train a fresh model on random tokens: its loss may not beat chance"
@@ -23,31 +28,47 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    load_config(arguments.run)  # a wrong folder is said at once, before torch is imported
+    elsewhere = ":" in arguments.run
+    if not elsewhere:
+        load_config(arguments.run)  # a wrong folder is said at once, before torch is imported
     from attnzoo import checks
+    from attnzoo.checks.canary import entropy_canary
     from attnzoo.measure import resolve_device
-    from attnzoo.training import load_run
 
     device = resolve_device(arguments.device)
-    cfg, model, task = load_run(arguments.run)
+    model, vocab_size, n_tokens, fresh = _from_code(arguments.run) if elsewhere else _from_run(arguments.run)
     report = checks.leak_test(
         model.to(device),
-        vocab_size=task.vocab_size,
-        n_tokens=cfg.task.n_tokens if arguments.tokens is None else arguments.tokens,
+        vocab_size=vocab_size,
+        n_tokens=n_tokens if arguments.tokens is None else arguments.tokens,
         seed=arguments.seed,
         device=device,
         model=model,
     )
     if arguments.canary:
-        from attnzoo.checks.canary import entropy_canary
-        from attnzoo.model import build_model
-
-        canary = entropy_canary(
-            lambda: build_model(cfg, task.vocab_size), task.vocab_size, seed=arguments.seed, device=device
-        )
-        report.tests.append(canary)
+        report.tests.append(entropy_canary(fresh, vocab_size, seed=arguments.seed, device=device))
     if arguments.json:
         print_json(report.to_dict())
     else:
         print(report)
     return int(not report.passed)
+
+
+def _from_run(folder: str) -> tuple[Any, int, int, Callable[[], Any]]:
+    """The trained model, V, T, and a maker of untrained ones."""
+    from attnzoo.model import build_model
+    from attnzoo.training import load_run
+
+    cfg, model, task = load_run(folder)
+    return model, task.vocab_size, cfg.task.n_tokens, lambda: build_model(cfg, task.vocab_size)
+
+
+def _from_code(spec: str) -> tuple[Any, int, int, Callable[[], Any]]:
+    """The same of a model from elsewhere; a copy of it stands for an untrained one."""
+    from attnzoo.checks.elsewhere import load, vocabulary
+    from attnzoo.contract import Attention
+
+    model: Any = load(spec)
+    if isinstance(model, (type, Attention)):
+        raise RequestError(f"{spec} is an attention: attnzoo check takes it, attnzoo leak takes a language model")
+    return model, vocabulary(model, spec), 64, lambda: copy.deepcopy(model)

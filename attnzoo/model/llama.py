@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +49,8 @@ def export_llama(model: CausalLM, folder: str | os.PathLike[str], tokenizer: Tok
     why = _reasons(recipe, model)
     if why:
         raise Refused("this model has no equal among Hugging Face's Llama and Qwen3", why)
-    config = _config(recipe, model)
-    tensors = {their: t.detach().cpu().contiguous() for their, t in _their_names(model)}
+    config = llama_config(model)
+    tensors = {their: t.detach().cpu().contiguous() for their, t in llama_weights(model).items()}
     files = {
         "config.json": json_text(config).encode(),
         "model.safetensors": safetensors.torch.save(tensors, {"format": "pt"}),
@@ -79,7 +79,7 @@ def from_llama(source: Any, attention: str = "sdpa") -> CausalLM:
         raise Refused("this model cannot be taken over", why)
     model = _empty(config, attention)
     with torch.no_grad():
-        own = dict(_their_names(model))
+        own = llama_weights(model)
         why = [f"{name} is missing" for name in own if name not in tensors]
         why += [f"{name} has no place here" for name in tensors if name not in own and name != "lm_head.weight"]
         why += [
@@ -94,44 +94,33 @@ def from_llama(source: Any, attention: str = "sdpa") -> CausalLM:
     return model.eval()
 
 
-def _their_names(model: CausalLM) -> Iterator[tuple[str, Tensor]]:
+def llama_weights(model: CausalLM) -> dict[str, Tensor]:
     """Each weight under its name in transformers; parts of a fused matrix are views of it."""
-    yield "model.embed_tokens.weight", model.embedding.weight
+    weights = {"model.embed_tokens.weight": model.embedding.weight, "model.norm.weight": model.norm.weight}
     for n, block in enumerate(model.layers):
         held = {name.rsplit(".", 2)[-2]: p for name, p in block.named_parameters()}  # by the name of the module
-        layer = f"model.layers.{n}"
-        attn = block.attention.attention
+        attn, layer = block.attention.attention, f"model.layers.{n}"
         heads = [attn.n_heads, attn.n_kv_heads, attn.n_kv_heads]
-        parts = held["qkv"].split([count * attn.head_dim for count in heads])
-        yield from zip((f"{layer}.self_attn.{letter}_proj.weight" for letter in "qkv"), parts, strict=True)
-        yield f"{layer}.self_attn.o_proj.weight", held["out"]
-        for norm in ("q_norm", "k_norm"):
-            if norm in held:
-                yield f"{layer}.self_attn.{norm}.weight", held[norm]
+        q, k, v = held["qkv"].split([count * attn.head_dim for count in heads])
         gate, up = held["gate_up"].chunk(2)
-        yield f"{layer}.mlp.gate_proj.weight", gate
-        yield f"{layer}.mlp.up_proj.weight", up
-        yield f"{layer}.mlp.down_proj.weight", held["down"]
-        yield f"{layer}.input_layernorm.weight", held["attention_norm"]
-        yield f"{layer}.post_attention_layernorm.weight", held["mlp_norm"]
-    yield "model.norm.weight", model.norm.weight
+        weights |= {
+            f"{layer}.self_attn.q_proj.weight": q,
+            f"{layer}.self_attn.k_proj.weight": k,
+            f"{layer}.self_attn.v_proj.weight": v,
+            f"{layer}.self_attn.o_proj.weight": held["out"],
+            f"{layer}.mlp.gate_proj.weight": gate,
+            f"{layer}.mlp.up_proj.weight": up,
+            f"{layer}.mlp.down_proj.weight": held["down"],
+            f"{layer}.input_layernorm.weight": held["attention_norm"],
+            f"{layer}.post_attention_layernorm.weight": held["mlp_norm"],
+        }
+        weights |= {f"{layer}.self_attn.{norm}.weight": held[norm] for norm in ("q_norm", "k_norm") if norm in held}
+    return weights
 
 
-def _reasons(recipe: Recipe, model: CausalLM) -> list[str]:
-    names = dict.fromkeys(choice.name for choice in attention_of_layers(recipe.model, recipe.attention))
-    why = [f"attention {name}: only {', '.join(SOFTMAX)} have one" for name in names if name not in SOFTMAX]
-    if recipe.positions.name != "rope":
-        why.append(f"positions {recipe.positions.name}: theirs are rope")
-    for field in dataclasses.fields(ModelConfig):
-        value, plain = getattr(recipe.model, field.name), field.default
-        if field.name not in CARRIED and value != plain:
-            why.append(f"model.{field.name}={value}: they have nothing but {plain}")
-    if len({attn.n_kv_heads for attn in model.attention_modules()}) > 1:
-        why.append("the layers have different numbers of key/value heads: theirs have one")
-    return why
-
-
-def _config(recipe: Recipe, model: CausalLM) -> dict[str, Any]:
+def llama_config(model: CausalLM) -> dict[str, Any]:
+    """The configuration of its equal in transformers, for a model that has one."""
+    recipe = recipe_of(model)
     cfg, kind = recipe.model, "qwen3" if recipe.model.qk_norm else "llama"
     config = {
         "architectures": [KINDS[kind]],
@@ -157,6 +146,20 @@ def _config(recipe: Recipe, model: CausalLM) -> dict[str, Any]:
         "dtype": str(model.embedding.weight.dtype).removeprefix("torch."),
     }
     return config | ({"mlp_bias": False} if kind == "llama" else {"use_sliding_window": False})
+
+
+def _reasons(recipe: Recipe, model: CausalLM) -> list[str]:
+    names = dict.fromkeys(choice.name for choice in attention_of_layers(recipe.model, recipe.attention))
+    why = [f"attention {name}: only {', '.join(SOFTMAX)} have one" for name in names if name not in SOFTMAX]
+    if recipe.positions.name != "rope":
+        why.append(f"positions {recipe.positions.name}: theirs are rope")
+    for field in dataclasses.fields(ModelConfig):
+        value, plain = getattr(recipe.model, field.name), getattr(ModelConfig(), field.name)
+        if field.name not in CARRIED and value != plain:
+            why.append(f"model.{field.name}={value}: they have nothing but {plain}")
+    if len({attn.n_kv_heads for attn in model.attention_modules()}) > 1:
+        why.append("the layers have different numbers of key/value heads: theirs have one")
+    return why
 
 
 def _read(source: Any) -> tuple[Mapping[str, Any], Mapping[str, Tensor]]:
