@@ -1,7 +1,6 @@
-"""Write the README's tables from the records in experiments; ``--check`` only says whether they are up to date.
+"""Write the README's table from the records in experiments/demo; ``--check`` only says whether it is up to date.
 
-experiments/demo holds what `scripts/demo.sh` left in runs/demo: comparison.json, summary.csv and each cell's record.json;
-experiments/bench holds what `attnzoo bench peers` measured.
+experiments/demo holds what `scripts/demo.sh` left in runs/demo: comparison.json, summary.csv and each cell's record.json.
 """
 
 from __future__ import annotations
@@ -10,8 +9,6 @@ import re
 import sys
 from pathlib import Path
 
-from attnzoo.report.bars import bar_cells, bar_reasons
-from attnzoo.report.benches import find_benches
 from attnzoo.report.records import Found, dig, find_records
 from attnzoo.report.rows import summarise
 
@@ -20,7 +17,7 @@ COLUMNS = (
     "val_bits_per_byte", "recall_accuracy", "train_step_ms", "train_step_ratio", "train_peak_memory_bytes",
     "decode_ms_per_token", "cache_bytes", "parameters", "train_flops",
 )  # fmt: skip
-BETWEEN = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- /table -->)", re.DOTALL)
+BETWEEN = re.compile(r"(<!-- table: experiments/demo -->\n).*?(<!-- /table -->)", re.DOTALL)
 
 
 def table(found: Found) -> str:
@@ -53,32 +50,11 @@ def where(found: Found) -> str:
     )
 
 
-def bars(folder: Path) -> str:
-    """The lines of `attnzoo bench peers`, of every benchmark in the folder in order of name."""
-    benches = [held for held in find_benches(folder).values() if held.get("bars")]
-    lines = ["| work | ours | the other | times as fast | bar | |", "|---|---:|---:|---:|---:|---|"]
-    for work, ours, mine, other, theirs, ratio, between, bar, verdict in (
-        c for b in benches for c in bar_cells(b["bars"])
-    ):
-        interval = f" [{between.replace(' to ', ', ')}]" if between else ""
-        lines.append(f"| {work} | {ours}: {mine} | {other}: {theirs} | {ratio}{interval} | {bar} | {verdict} |")
-    why = [f"{reason}." for bench in benches for reason in bar_reasons(bench["bars"])]
-    machines = {
-        f"{m['cpu']}, {m['threads']} threads, {m['dtype']}, torch {m['torch']}, commit {str(m['git_commit'])[:7]}"
-        for m in (bench["machine"] for bench in benches)
-    }
-    commands = ", ".join(f"`{command}`" for command in dict.fromkeys(b["machine"]["command"] for b in benches))
-    return "\n".join([*lines, "", " ".join([*why, f"Measured on {'; '.join(sorted(machines))}; made by {commands}."])])
-
-
 def main() -> int:
     readme = ROOT / "README.md"
     old = readme.read_text(encoding="utf-8")
-    made = {
-        "experiments/demo": table(find_records(ROOT / "experiments" / "demo")),
-        "experiments/bench": bars(ROOT / "experiments" / "bench"),
-    }
-    new = BETWEEN.sub(lambda m: f"{m.group(1)}{made[m.group(2)]}\n{m.group(3)}", old)
+    made = table(find_records(ROOT / "experiments" / "demo"))
+    new = BETWEEN.sub(lambda m: f"{m.group(1)}{made}\n{m.group(2)}", old)
     if "--check" in sys.argv:
         return int(new != old)
     readme.write_text(new, encoding="utf-8")

@@ -1,0 +1,61 @@
+"""Write docs/peers.md from the records in experiments/bench; ``--check`` only says whether it is up to date.
+
+Each record is the bench.json that `attnzoo bench peers RACE … --out FOLDER` wrote.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from attnzoo.report.bars import bar_cells, bar_reasons
+from attnzoo.report.benches import find_benches
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "peers.md"
+HEAD = """# Against what people would use instead
+
+Written by `scripts/peers_page.py` from the records in [experiments/bench](../experiments/bench). All contestants of a line took
+turns in the same rounds, in shuffled order; a peer is timed only once its numbers (output and gradients, logits, or the tokens
+it generates) have been found to be ours. The ratio says how many times as fast, or as small, ours is, with the distribution-free
+95 % interval of its median, the whole range under nine rounds. *Within noise*: the interval holds the bar. A line that misses
+its bar is explained in [LOG.md](../LOG.md).
+"""
+
+
+def page(folder: Path) -> str:
+    """One section a record, in order of name."""
+    return "\n".join([HEAD, *(section(held) for held in find_benches(folder).values() if held.get("bars"))])
+
+
+def section(held: Mapping[str, Any]) -> str:
+    """The lines of one run, what it could not answer, and where it ran."""
+    machine = held["machine"]
+    lines = [f"## `{machine['command']}`", ""]
+    lines += ["| work | ours | the other | ratio | bar | | rounds |", "|---|---:|---:|---:|---:|---|---:|"]
+    for bar, cells in zip(held["bars"], bar_cells(held["bars"]), strict=True):
+        work, ours, mine, other, theirs, ratio, between, least, verdict = cells
+        interval = f" [{between.replace(' to ', ', ')}]" if between else ""
+        lines.append(
+            f"| {work} | {ours}: {mine} | {other}: {theirs} | {ratio}{interval} | {least} | {verdict} | {bar['rounds']} |"
+        )
+    where = (
+        f"{machine['cpu']}, {machine['threads']} threads, {machine['dtype']}, torch {machine['torch']}, "
+        f"commit {str(machine['git_commit'])[:7]}, {machine['start'][:16].replace('T', ' ')} UTC; matrix products "
+        f"{machine['matmul_flops_per_s'] / 1e9:.0f} GFLOP/s, copies {machine['copy_bytes_per_s'] / 1e9:.0f} GB/s."
+    )
+    return "\n".join([*lines, "", *(f"{reason}." for reason in bar_reasons(held["bars"])), where, ""])
+
+
+def main() -> int:
+    made = page(ROOT / "experiments" / "bench")
+    if "--check" in sys.argv:
+        return int(not PAGE.exists() or PAGE.read_text(encoding="utf-8") != made)
+    PAGE.write_text(made, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
