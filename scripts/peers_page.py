@@ -41,10 +41,11 @@ def section(held: Mapping[str, Any]) -> str:
         lines.append(
             f"| {work} | {ours}: {mine} | {other}: {theirs} | {ratio}{interval} | {least} | {verdict} | {bar['rounds']} |"
         )
+    commit = str(machine["git_commit"])[:7] + (" with changes" if machine["git_dirty"] else "")
     where = (
-        f"{machine['cpu']}, {machine['threads']} threads, {machine['dtype']}, torch {machine['torch']}, "
-        f"commit {str(machine['git_commit'])[:7]}{' with changes' if machine['git_dirty'] else ''}, {machine['start'][:16].replace('T', ' ')} UTC; matrix products "
-        f"{machine['matmul_flops_per_s'] / 1e9:.0f} GFLOP/s, copies {machine['copy_bytes_per_s'] / 1e9:.0f} GB/s."
+        f"{machine['cpu']}, {machine['threads']} threads, {machine['dtype']}, torch {machine['torch']}, commit {commit}, "
+        f"{machine['start'][:16].replace('T', ' ')} UTC; matrix products {machine['matmul_flops_per_s'] / 1e9:.0f} GFLOP/s, "
+        f"copies {machine['copy_bytes_per_s'] / 1e9:.0f} GB/s."
     )
     return "\n".join([*lines, "", *(f"{reason}." for reason in bar_reasons(held["bars"])), where, ""])
 
