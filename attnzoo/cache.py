@@ -29,6 +29,6 @@ class KVCache:
 
 
 def held_bytes(keys: Tensor, values: Tensor) -> int:
-    """What keys and values take; values that are a view of the keys take nothing."""
+    """What keys and values take; values that are the keys take nothing."""
     shared = keys.untyped_storage().data_ptr() == values.untyped_storage().data_ptr()
     return keys.nbytes + (0 if shared else values.nbytes)

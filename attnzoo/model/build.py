@@ -22,7 +22,7 @@ from attnzoo.model.config import (
     parameter_number,
     score_scale,
 )
-from attnzoo.model.lm import CausalLM, hidden_width
+from attnzoo.model.lm import CausalLM, hidden_width, mlp_matrices
 from attnzoo.model.projection import latent_sizes
 from attnzoo.positions import build_positions
 
@@ -92,7 +92,7 @@ def matched(model: ModelConfig, attention: AttentionConfig, positions: Positions
     wanted = parameter_number(match)
     if wanted is None:
         wanted = count(replace(free, attention_pattern=[], attention_options={}), AttentionConfig(match, {}))
-    there, step = count(free, attention), 3 * model.d_model * model.n_layers
+    there, step = count(free, attention), mlp_matrices(model) * model.d_model * model.n_layers
     width = hidden_width(free) + round((wanted - there) / step)
     if width < 1:
         least = there - step * (hidden_width(free) - 1)
@@ -115,6 +115,7 @@ def layer_reasons(model: ModelConfig, layers: Sequence[AttentionConfig], needs_b
             why.append(f"{cls.name} does not see q through q·k alone, so that model.scale=log_n is not defined for it")
         if projection_of(model, cls) == "mla":
             why += latent_reasons(model, cls, positions)
+        why += cls.layout_reasons(model.n_heads, kv_heads_of(model, cls))
     return why
 
 
@@ -123,14 +124,21 @@ def projection_of(model: ModelConfig, cls: type[Attention]) -> str:
     return model.projection or cls.projection
 
 
+def kv_heads_of(model: ModelConfig, cls: type[Attention]) -> int:
+    """G: as asked, or the backend's own; mla makes keys and values for every head."""
+    if projection_of(model, cls) == "mla":
+        return model.n_heads
+    return cls.default_kv_heads(model.n_heads) if model.n_kv_heads is None else model.n_kv_heads
+
+
 def latent_reasons(model: ModelConfig, cls: type[Attention], positions: str) -> list[str]:
     """Why mla cannot stand in front of this backend, or not in these sizes."""
     head_dim, can, why = head_dim_of(model), cls.capabilities, []
     latent, turned = latent_sizes(model, head_dim)
     if not can.products:
         why.append(f"{cls.name} does not see q and k through q·k alone: mla decodes with both in the latent space")
-    if not (can.value_dim and can.grouped_heads):
-        why.append(f"{cls.name} cannot decode mla's latent: one key/value head, its values narrower than its keys")
+    if not can.grouped_heads:
+        why.append(f"{cls.name} cannot decode mla's latent, which is one key/value head")
     if model.n_kv_heads not in (None, model.n_heads):
         why.append(f"model.n_kv_heads={model.n_kv_heads}: mla makes keys and values of every head from its latent")
     if turned and (turned % 2 or head_dim % turned or turned == head_dim):
@@ -141,11 +149,10 @@ def latent_reasons(model: ModelConfig, cls: type[Attention], positions: str) -> 
 
 
 def _build_attention(choice: AttentionConfig, model: ModelConfig, head_dim: int) -> Attention:
-    latent = projection_of(model, registry.get(choice.name)) == "mla"
     return registry.build(
         choice.name,
         n_heads=model.n_heads,
-        n_kv_heads=model.n_heads if latent else model.n_kv_heads,
+        n_kv_heads=kv_heads_of(model, registry.get(choice.name)),
         head_dim=head_dim,
         d_model=model.d_model,
         dropout=model.attention_dropout,

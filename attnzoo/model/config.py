@@ -34,7 +34,9 @@ class ModelConfig:
             (qkv for all but mla).
         latent_dim, rope_dim: of mla: r, channels of the latent, None for 2·D; and Dr, those of each head's D that carry
             positions, None for D/2 (where that is odd, the next smaller even divisor).
-        mlp_ratio: width of the SwiGLU hidden layer over C, rounded up to a multiple of 8.
+        norm: of blocks and output: rms (arXiv:1910.07467) or layer (arXiv:1607.06450, without a bias).
+        mlp: swiglu, geglu (both arXiv:2002.05202) or gelu, which has no gate.
+        mlp_ratio: width of the MLP's hidden layer over C, rounded up to a multiple of 8.
         mlp_width: that width itself; None leaves it to mlp_ratio.
         match_parameters: a backend, or a number: the MLP width is chosen so that the model has as many parameters as the
             same model with that backend in every layer, or that many, up to half a step of the width.
@@ -47,7 +49,7 @@ class ModelConfig:
         output_gate: what attention returns times a sigmoid of a linear map of x (arXiv:2505.06708): none, headwise (a
             number a head) or elementwise (a number a channel).
         head_norm: RMSNorm over each head's output, before the gate.
-        norm_eps: of every RMSNorm.
+        norm_eps: of every norm.
         attention_pattern: a backend for each layer, repeated over the layers; empty leaves it to ``attention``.
         attention_options: entry of the pattern -> its options. ``name`` among them is the backend, so that one may stand
             there twice with different options; without it the entry is a backend's name itself.
@@ -61,6 +63,8 @@ class ModelConfig:
     projection: str | None = None
     latent_dim: int | None = None
     rope_dim: int | None = None
+    norm: str = "rms"
+    mlp: str = "swiglu"
     mlp_ratio: float = 2.6875
     mlp_width: int | None = None
     match_parameters: str | None = None

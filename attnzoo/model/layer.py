@@ -63,7 +63,7 @@ class AttentionLayer(nn.Module):
             q = q * self._log_counts(x, mask, context, cache).to(q.dtype)
         if cache is None:
             return self._merge(self.attention(q, k, v, mask, bias, x), x)
-        decoder, _ = self.projection.decoder(self.attention)
+        decoder = self.projection.decoder(self.attention)
         out = decoder.extend(q, k, v, cache.attention, mask, bias, x)
         return self._merge(self.projection.finish(out), x)
 

@@ -1,4 +1,4 @@
-"""A decoder-only language model: pre-norm blocks, SwiGLU, tied embeddings. Shapes: see `attnzoo.shapes`."""
+"""A decoder-only language model: pre-norm blocks, tied embeddings. Shapes: see `attnzoo.shapes`."""
 
 from __future__ import annotations
 
@@ -37,17 +37,19 @@ class ModelCache:
         return sum(layer.nbytes for layer in self.layers)
 
 
-class SwiGLU(nn.Module):
-    """down(silu(gate(x)) · up(x)), gate and up in one matrix (arXiv:2002.05202)."""
+class MLP(nn.Module):
+    """down(act(gate(x)) · up(x)), gate and up in one matrix (arXiv:2002.05202), or without a gate down(act(up(x)))."""
 
-    def __init__(self, d_model: int, hidden: int) -> None:
+    def __init__(self, cfg: ModelConfig) -> None:
         super().__init__()
-        self.gate_up = nn.Linear(d_model, 2 * hidden, bias=False)
-        self.down = nn.Linear(hidden, d_model, bias=False)
+        self.act = F.silu if cfg.mlp == "swiglu" else F.gelu
+        inner, hidden = mlp_matrices(cfg) - 1, hidden_width(cfg)
+        self.gate_up = nn.Linear(cfg.d_model, inner * hidden, bias=False)
+        self.down = nn.Linear(hidden, cfg.d_model, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        gate, up = self.gate_up(x).chunk(2, -1)
-        return self.down(F.silu(gate) * up)
+        *gate, up = self.gate_up(x).split(self.down.in_features, -1)
+        return self.down(self.act(gate[0]) * up if gate else self.act(up))
 
 
 class Block(nn.Module):
@@ -55,10 +57,10 @@ class Block(nn.Module):
 
     def __init__(self, cfg: ModelConfig, attention: Attention) -> None:
         super().__init__()
-        self.attention_norm = RMSNorm(cfg.d_model, eps=cfg.norm_eps)
+        self.attention_norm = norm(cfg)
         self.attention = AttentionLayer(attention, cfg)
-        self.mlp_norm = RMSNorm(cfg.d_model, eps=cfg.norm_eps)
-        self.mlp = SwiGLU(cfg.d_model, hidden_width(cfg))
+        self.mlp_norm = norm(cfg)
+        self.mlp = MLP(cfg)
         self.dropout = nn.Dropout(cfg.dropout) if cfg.dropout else nn.Identity()
 
     def forward(
@@ -88,7 +90,7 @@ class CausalLM(nn.Module):
         self.positions = positions
         self.dropout = nn.Dropout(cfg.dropout) if cfg.dropout else nn.Identity()
         self.blocks = nn.ModuleList(Block(cfg, attention(layer)) for layer in range(cfg.n_layers))
-        self.norm = RMSNorm(cfg.d_model, eps=cfg.norm_eps)
+        self.norm = norm(cfg)
         initialise(self, cfg.n_layers)
 
     def forward(
@@ -184,8 +186,20 @@ class CausalLM(nn.Module):
         return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), ignore_index=IGNORE)
 
 
+def norm(cfg: ModelConfig) -> nn.RMSNorm | nn.LayerNorm:
+    """A norm over C."""
+    if cfg.norm == "layer":
+        return nn.LayerNorm(cfg.d_model, eps=cfg.norm_eps, bias=False)
+    return RMSNorm(cfg.d_model, eps=cfg.norm_eps)
+
+
+def mlp_matrices(cfg: ModelConfig) -> int:
+    """Matrices of C times the hidden width in an MLP."""
+    return 2 if cfg.mlp == "gelu" else 3
+
+
 def hidden_width(cfg: ModelConfig) -> int:
-    """Width of the SwiGLU hidden layer: as given, or mlp_ratio · C, up to a multiple of 8."""
+    """Width of the MLP's hidden layer: as given, or mlp_ratio · C, up to a multiple of 8."""
     if cfg.mlp_width is not None:
         return cfg.mlp_width
     return -(-int(cfg.mlp_ratio * cfg.d_model) // 8) * 8

@@ -96,9 +96,9 @@ class Projection(nn.Module):
         """The decoder's output -> (B, H, T, Dv)."""
         return out
 
-    def decoder(self, attention: Attention) -> tuple[Attention, int]:
-        """What attends from new tokens to the cache, and the Dv it does that with."""
-        return attention, attention.head_dim
+    def decoder(self, attention: Attention) -> Attention:
+        """What attends from new tokens to the cache."""
+        return attention
 
     def attention_cache(self, attention: Attention, batch_size: int, max_tokens: int, device, dtype) -> Any:
         """The decoder's cache."""
@@ -180,8 +180,8 @@ class LatentKV(Projection):
 
     [q | c | k_r] = x W, c = RMSNorm(c) of r channels, k_r of Dr for all heads together. Head h: k_h = [W_h c | rope(k_r)],
     v_h = U_h c, q_h = [q_n | rope(q_r)], D = Dn + Dr. Decoding carries queries into the latent space instead of keys and
-    values out of it: q_h·k_j = [W_hᵀ q_n | rope(q_r)]·[c_j | rope(k_r,j)], one key/value head of width r + Dr whose first
-    r channels are the values as well, and U_h acts on what comes out.
+    values out of it: q_h·k_j = [W_hᵀ q_n | rope(q_r)]·[c_j | rope(k_r,j)], one head of width r + Dr that is key and value
+    at once, so that fused kernels take it; U_h acts on the first r channels of what comes out.
     Cache: (B, 1, T, r + Dr), whatever H. Any backend runs on it whose weights depend on q·k alone.
     Source: arXiv:2405.04434. Departures: Dr is a part of D, and values have D channels too, so that fused kernels take the
     parallel pass; queries have no latent of their own (as in DeepSeek-V2-Lite); ``qk_norm`` also normalises each head of q
@@ -215,21 +215,21 @@ class LatentKV(Projection):
         plain, turned = q.split([self.plain, self.turned], -1)
         to_keys, _ = self._by_head()
         held = torch.cat([latent, key], -1)[:, None]
-        return torch.cat([plain @ to_keys.to(q.dtype), turned], -1), held, held[..., : self.latent]
+        return torch.cat([plain @ to_keys.to(q.dtype), turned], -1), held, held
 
     def finish(self, out: Tensor) -> Tensor:
-        return out @ self._by_head()[1].mT.to(out.dtype)
+        return out[..., : self.latent] @ self._by_head()[1].mT.to(out.dtype)
 
-    def decoder(self, attention: Attention) -> tuple[Attention, int]:
-        return attention.with_layout(1, self.latent + self.turned), self.latent
+    def decoder(self, attention: Attention) -> Attention:
+        return attention.with_layout(1, self.latent + self.turned)
 
     def attention_cache(self, attention: Attention, batch_size: int, max_tokens: int, device, dtype) -> Any:
-        cache = self.decoder(attention)[0].new_cache(batch_size, max_tokens, device=device, dtype=dtype, value_dim=0)
-        cache.values = cache.keys[..., : self.latent]
+        cache = self.decoder(attention).new_cache(batch_size, max_tokens, device=device, dtype=dtype, value_dim=0)
+        cache.values = cache.keys
         return cache
 
     def attention_cache_bytes(self, attention: Attention, batch_size: int, max_tokens: int, dtype: torch.dtype) -> int:
-        decoder, _ = self.decoder(attention)
+        decoder = self.decoder(attention)
         # keys and values would take twice the width, and what else the backend keeps takes the same without any
         both, neither = (
             layout.cache_bytes(batch_size, max_tokens, dtype) for layout in (decoder, decoder.with_layout(1, 0))

@@ -161,9 +161,9 @@ def refusals(cfg: RunConfig, model: CausalLM, device: str, precision: str) -> li
                 **how, **choice.options,
             )  # fmt: skip
 
-        decoder, value_dim = block.attention.projection.decoder(attention)
+        decoder = block.attention.projection.decoder(attention)
         found += why_not(attention, dropout=cfg.model.attention_dropout, bias_gradient=learned)
-        found += why_not(decoder, value_dim=value_dim, training=False)
+        found += why_not(decoder, training=False)
     return list(dict.fromkeys(found))
 
 

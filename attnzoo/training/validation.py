@@ -19,6 +19,8 @@ LARGEST_SEED = 2**32 - 1  # numpy and Lightning take no more
 CHOICES = {
     "positions.name": ("none", "learned", "sinusoidal", "rope", "alibi", "relative"),
     "model.projection": ("qkv", "mla"),
+    "model.norm": ("rms", "layer"),
+    "model.mlp": ("swiglu", "geglu", "gelu"),
     "model.output_gate": ("none", "headwise", "elementwise"),
     "task.name": ("text", "recall"),
     "probe.task.name": ("recall",),

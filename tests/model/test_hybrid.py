@@ -74,6 +74,12 @@ def test_positions_are_refused_for_every_member_that_cannot_take_them():
     ]
 
 
+def test_head_layouts_are_refused_for_every_member_that_cannot_take_them():
+    with pytest.raises(Refused) as refused:
+        build_model(hybrid("mqa", "sdpa", n_kv_heads=3), 50)
+    assert [reason.partition(" ")[0] for reason in refused.value.reasons] == ["mqa", "4"]
+
+
 def test_names_of_hybrids_read_both_ways():
     for parts in (["gla", "gla", "gla", "sdpa"], ["sdpa", "gla", "sdpa"], ["sdpa"], ["gla"] * 12):
         assert hybrid_parts(hybrid_name(parts)) == parts

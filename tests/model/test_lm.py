@@ -135,3 +135,23 @@ def test_wrong_tokens_and_full_caches_are_clear_errors(make_model):
         model(torch.zeros(1, 1, dtype=torch.long), cache=cache)
     with pytest.raises(RequestError, match="key_padding covers 3 tokens"):
         model(torch.zeros(1, 4, dtype=torch.long), key_padding=torch.ones(1, 3, dtype=torch.bool))
+
+
+@pytest.mark.parametrize("kind", ["swiglu", "geglu", "gelu"])
+def test_the_mlp_is_what_its_name_says(make_model, kind):
+    model, x = make_model(mlp=kind, mlp_width=24), torch.randn(2, 5, 32)
+    mlp = model.blocks[0].mlp
+    inner = x @ mlp.gate_up.weight.T
+    if kind == "gelu":
+        hidden = torch.nn.functional.gelu(inner)
+    else:
+        gate, up = inner[..., :24], inner[..., 24:]
+        hidden = up * (gate * gate.sigmoid() if kind == "swiglu" else gate * (1 + torch.erf(gate / 2**0.5)) / 2)
+    torch.testing.assert_close(mlp(x), hidden @ mlp.down.weight.T)
+    assert sum(p.numel() for p in mlp.parameters()) == (2 if kind == "gelu" else 3) * 24 * 32
+
+
+def test_layer_norm_takes_the_mean_away(make_model):
+    norm = make_model(norm="layer").norm
+    assert [name for name, _ in norm.named_parameters()] == ["weight"]
+    torch.testing.assert_close(norm(torch.full((1, 32), 7.0)), torch.zeros(1, 32))

@@ -36,6 +36,8 @@ def test_a_hybrid_is_matched_as_a_whole():
 
 
 def test_a_number_is_met_too():
+    two = model("model.match_parameters=40e3", "model.mlp=gelu")
+    assert abs(two.parameter_count() - 40_000) <= STEP * 2 / 3 / 2
     assert abs(model("model.match_parameters=40e3").parameter_count() - 40_000) <= STEP / 2
 
 

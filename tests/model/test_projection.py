@@ -155,7 +155,6 @@ REFUSED = {
     "gla": ({}, "gla does not see q and k through q·k alone"),
     "linear": ({}, "linear does not see q and k"),
     "differential": ({}, "differential does not see q and k"),
-    "xformers": ({}, "xformers cannot decode mla's latent"),
     "sdpa": ({"n_kv_heads": 2}, "n_kv_heads=2: mla makes keys and values of every head"),
     "exact": ({"rope_dim": 3}, "rope_dim=3: must be even and a true divisor of the head dim 8"),
     "mla": ({"rope_dim": 0}, "rope_dim=0 leaves mla no channels that rope could turn"),
@@ -187,9 +186,10 @@ def test_a_run_records_the_latents_size(tmp_path):
     assert sizes["mla"] / sizes["sdpa"] == (16 + 4) / (2 * 32)  # r = 2·D and Dr = D/2 against 2·H·D, with D = 8, H = 4
 
 
-def test_a_kernel_that_cannot_decode_the_latent_is_refused(tmp_path):
-    cfg = attnzoo.compose(
-        "train", ["experiment=tiny", "attention=mla", "attention.kernel=flash", f"run_dir={tmp_path / 'r'}"]
-    )
-    record = attnzoo.train(cfg)
-    assert (record.status, record.reasons) == ("refused", ["sdpa/flash needs Dv = D; got 16 and 20"])
+def test_a_fused_kernel_decodes_the_latent():
+    model = make()
+    cache = model.new_cache(1, 9)
+    with torch.no_grad():
+        model(torch.randint(50, (1, 8)), cache=cache)
+        model(torch.randint(50, (1, 1)), cache=cache)
+    assert model.kernel == "sdpa/flash"
