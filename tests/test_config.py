@@ -194,7 +194,7 @@ WRONG_COMPARISONS = [
     (["seeds=[-1]"], "seeds: -1 must be between"),
     (["baseline=spda"], "unknown baseline 'spda'; did you mean 'sdpa'?"),
     (["backends=[sdpa]", "options.linear.chunk=1"], "options.linear: linear is not among the backends sdpa"),
-    (["backends=[linear]", "options.linear.chunk=0"], "chunk=0: a chunk has at least 1 token"),
+    (["backends=[linear]", "options.linear.chunk=0"], "chunk=0: must be a power of two"),
     (["options.linear=3"], "options.linear=3: must be a group of keys"),
     (["jobs=0"], "jobs=0: must be at least 1"),
 ]
