@@ -127,7 +127,7 @@ def llama_config(model: CausalLM) -> dict[str, Any]:
         "model_type": kind,
         "vocab_size": recipe.vocab_size,
         "hidden_size": cfg.d_model,
-        "intermediate_size": hidden_width(cfg),
+        "intermediate_size": hidden_width(model.cfg),
         "num_hidden_layers": cfg.n_layers,
         "num_attention_heads": cfg.n_heads,
         "num_key_value_heads": model.attention_modules()[0].n_kv_heads,
@@ -205,8 +205,6 @@ def _their_reasons(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> 
     embedding = tensors.get("model.embed_tokens.weight")
     if head is not None and (embedding is None or head.shape != embedding.shape or not torch.equal(head, embedding)):
         why.append("lm_head has weights of its own: the head here is the embedding")
-    if type(config.get("intermediate_size")) is int and config["intermediate_size"] % 8:
-        why.append(f"intermediate_size {config['intermediate_size']}: the MLP's width here is a multiple of 8")
     return why
 
 
@@ -219,7 +217,7 @@ def _empty(config: Mapping[str, Any], attention: str) -> CausalLM:
         n_heads=config["num_attention_heads"],
         n_kv_heads=config.get("num_key_value_heads") or config["num_attention_heads"],
         head_dim=config.get("head_dim"),
-        mlp_ratio=config["intermediate_size"] / config["hidden_size"],
+        mlp_width=config["intermediate_size"],
         qk_norm=config["model_type"] == "qwen3",
         attention_dropout=config.get("attention_dropout", 0.0),
         norm_eps=config.get("rms_norm_eps", 1e-6),

@@ -37,6 +37,7 @@ def model(name: str = "sdpa", positions: str = "rope", options=None, **settings)
         ("performer", {"options": {"seed": 7}}),
         ("gla", {"positions": "none"}),
         ("sink_logit", {"positions": "alibi"}),
+        ("mla", {}),
         ("exact", {"attention_pattern": ["linear", "exact"], "attention_options": {"linear": {"chunk": 8}}}),
     ],
 )
