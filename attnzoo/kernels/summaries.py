@@ -84,7 +84,8 @@ def choose(q: Tensor, summaries: Tensor, past: Past, n: int, *, scale: float, af
     fewer are past.
 
     Affinities are computed in float64 and compared in float32, the earlier block first among equals. So a parallel pass, a
-    decoded token and the definition choose alike, whatever the precision and the shape of the products of each.
+    decoded token and the definition choose alike, whatever the precision and the shape of the products of each: float64's
+    own rounding, 10^-16 or so, moves one affinity in some 10^8 across a step of float32.
 
     Args:
         q: (B, H, Tq, D), the last at the last key.

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from attnzoo.contract import Attention, Capabilities
 
-FILES = ("bugs_softmax", "bugs_masks", "bugs_decoding", "bugs_recurrent", "bugs_module")
+FILES = ("bugs_softmax", "bugs_masks", "bugs_decoding", "bugs_recurrent", "bugs_sparse", "bugs_module")
 
 
 class Sound(Attention):
