@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -40,7 +40,7 @@ class RMSNorm(nn.RMSNorm):
     """Root-mean-square norm (arXiv:1910.07467); the gain takes the input's type, so that autocast keeps the fused kernel."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return rms_norm(x, self.weight, self.eps)
+        return rms_norm(x, self.weight, cast(float, self.eps))
 
 
 class ShortConv(nn.Module):

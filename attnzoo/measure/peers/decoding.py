@@ -131,7 +131,7 @@ def _llama(ours: CausalLM, kind: str, cache: ModelCache, tokens: Tensor, new: in
     expected = ours.generate(tokens, new, cache=cache)
     held = (_held(layer.attention) for layer in cache.layers)
     filled = [(keys[:, :, :context], values[:, :, :context]) for keys, values in held]
-    theirs = llama.llama_copy(ours)
+    theirs = llama.llama_copy(ours, tokens.shape[1] + new)
     return Entry(llama.generation(theirs, kind, filled, tokens, new, expected))
 
 

@@ -17,13 +17,15 @@ from attnzoo.model.lm import CausalLM
 CACHES = ("dynamic", "static")
 
 
-def llama_copy(ours: CausalLM) -> Any:
+def llama_copy(ours: CausalLM, max_tokens: int) -> Any:
     """A ``LlamaForCausalLM`` with SDPA and the weights of ``ours``, which has rope and no QK-norm."""
     from transformers import LlamaForCausalLM
+    from transformers.utils.logging import disable_progress_bar
 
+    disable_progress_bar()
     with TemporaryDirectory() as place:
         folder = export_llama(ours, Path(place) / "model")
-        return LlamaForCausalLM.from_pretrained(folder, attn_implementation="sdpa")
+        return LlamaForCausalLM.from_pretrained(folder, attn_implementation="sdpa", max_position_embeddings=max_tokens)
 
 
 def generation(

@@ -98,7 +98,7 @@ def _plain(ours: CausalLM, sizes: Sizes):
 
 
 def _llama(ours: CausalLM, sizes: Sizes):
-    theirs = llama.llama_copy(ours)
+    theirs = llama.llama_copy(ours, sizes.train_tokens)
     return theirs, lambda tokens: theirs(input_ids=tokens, use_cache=False).logits, theirs.model.embed_tokens.weight
 
 
