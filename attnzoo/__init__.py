@@ -5,8 +5,9 @@ Importing the package imports nothing heavy; each public name is loaded at its f
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from attnzoo.lazy import at_first_use
 
 __version__ = "0.1.0"
 
@@ -50,12 +51,7 @@ if TYPE_CHECKING:
     from attnzoo.model.llama import export_llama, from_llama
     from attnzoo.registry import build, list_backends, register, why_not
     from attnzoo.training import train
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'attnzoo' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"attnzoo.{_HOME[name]}"), name)
+__getattr__ = at_first_use(__name__, _HOME)
 
 
 def __dir__() -> list[str]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+from attnzoo.lazy import at_first_use
 
 _HOME = {
     "Corpus": "corpus",
@@ -19,9 +18,4 @@ _HOME = {
 }
 
 __all__ = sorted(_HOME)
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'attnzoo.data' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"attnzoo.data.{_HOME[name]}"), name)
+__getattr__ = at_first_use(__name__, _HOME)

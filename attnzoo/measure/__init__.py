@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+from attnzoo.lazy import at_first_use
 
 _HOME = {
     "Record": "record",
@@ -21,9 +20,4 @@ _HOME = {
 }
 
 __all__ = sorted(_HOME)
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'attnzoo.measure' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"attnzoo.measure.{_HOME[name]}"), name)
+__getattr__ = at_first_use(__name__, _HOME)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from attnzoo.measure.config import MeasureConfig
 from attnzoo.measure.latency import Contestant, Timing, take_turns
 from attnzoo.measure.step import MakeOptimizer, TrainStep, autocast, random_tokens
 from attnzoo.model.lm import CausalLM, ModelCache
-
-if TYPE_CHECKING:
-    from attnzoo.training.config import MeasureConfig
 
 BACKWARD_PASSES = 2  # a matrix product's backward is two products of the same size: one for each operand's gradient
 

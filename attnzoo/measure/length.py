@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
+from attnzoo.measure.config import MeasureConfig
 from attnzoo.measure.cost import device_of
 from attnzoo.measure.latency import take_turns
 from attnzoo.measure.memory import peak_memory
 from attnzoo.measure.step import TrainStep, adamw
 from attnzoo.model.lm import CausalLM
-
-if TYPE_CHECKING:
-    from attnzoo.training.config import MeasureConfig
 
 
 def length_sweep(
@@ -29,13 +27,8 @@ def length_sweep(
         name -> [{n_tokens, status, reasons, train_step_ms, low, high, rounds, peak_memory_bytes}], a part a length;
         milliseconds with the interval of the median, bytes with parameters and AdamW's state.
     """
-    device, steps = device_of(models), {}
-    for name, model in models.items():
-        optimizer = adamw(model)  # its state is the same at every length
-        for n_tokens in measure.lengths:
-            steps[name, n_tokens] = TrainStep(
-                model, 1, n_tokens, precision=precision, make_optimizer=lambda _, shared=optimizer: shared
-            )
+    device = device_of(models)
+    steps = {(name, n): step for name, model in models.items() for n, step in _steps(model, measure.lengths, precision)}
     timings = take_turns(
         steps, rounds=measure.rounds, seconds=measure.seconds, limit=measure.seconds, seed=seed, device=device
     )
@@ -48,3 +41,9 @@ def length_sweep(
             part["peak_memory_bytes"] = step.resting_bytes() + peak_memory(step, device)[0]
         found[name].append(part)
     return found
+
+
+def _steps(model: CausalLM, lengths: Sequence[int], precision: str) -> Iterator[tuple[int, TrainStep]]:
+    optimizer = adamw(model)  # one for all: its state is the same at every length
+    for n_tokens in lengths:
+        yield n_tokens, TrainStep(model, 1, n_tokens, precision=precision, make_optimizer=lambda _: optimizer)

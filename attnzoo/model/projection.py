@@ -39,6 +39,8 @@ class LayerCache:
 class RMSNorm(nn.RMSNorm):
     """Root-mean-square norm (arXiv:1910.07467); the gain takes the input's type, so that autocast keeps the fused kernel."""
 
+    eps: float
+
     def forward(self, x: Tensor) -> Tensor:
         return rms_norm(x, self.weight, cast(float, self.eps))
 

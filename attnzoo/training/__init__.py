@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from attnzoo.lazy import at_first_use
 
 if TYPE_CHECKING:
     from attnzoo.training.evaluate import evaluate
@@ -12,9 +13,4 @@ if TYPE_CHECKING:
 
 _HOME = {"train": "run", "load_run": "folder", "evaluate": "evaluate"}
 __all__ = ["evaluate", "load_run", "train"]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'attnzoo.training' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"attnzoo.training.{_HOME[name]}"), name)
+__getattr__ = at_first_use(__name__, _HOME)

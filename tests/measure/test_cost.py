@@ -2,11 +2,11 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from attnzoo.measure.config import MeasureConfig
 from attnzoo.measure.cost import BACKWARD_PASSES, model_costs, time_models, train_step_flops
 from attnzoo.measure.step import TrainStep
 from attnzoo.model.build import assemble
 from attnzoo.model.config import AttentionConfig, ModelConfig, PositionsConfig
-from attnzoo.training.config import MeasureConfig
 
 SIZES = {"n_layers": 2, "d_model": 32, "n_heads": 4}
 
@@ -24,7 +24,9 @@ def test_flops_equal_torchs_count_where_torch_counts_right():
     with FlopCounterMode(display=False) as counter:
         step()
     hidden = 4.0 * 32 * n_tokens * (n_tokens - 1) / 2 * SIZES["n_layers"] * batch * (1 + BACKWARD_PASSES)
-    assert counter.get_total_flops() == train_step_flops(lm, batch, n_tokens) + hidden
+    # and each norm sums its gain's gradient over the rows by a product: five of width C, and q's and k's in each layer
+    norms = 2.0 * batch * n_tokens * (5 + 2 * SIZES["n_layers"]) * 32
+    assert counter.get_total_flops() == train_step_flops(lm, batch, n_tokens) + hidden + norms
 
 
 def test_costs_without_a_clock():

@@ -1,7 +1,7 @@
+from attnzoo.measure.config import MeasureConfig
 from attnzoo.measure.length import length_sweep
 from attnzoo.model.build import assemble
 from attnzoo.model.config import AttentionConfig, ModelConfig, PositionsConfig
-from attnzoo.training.config import MeasureConfig
 
 
 def model(name: str, positions: str = "rope", **options):

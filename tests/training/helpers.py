@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from attnzoo.measure.config import MeasureConfig
 from attnzoo.model.config import AttentionConfig, ModelConfig
 from attnzoo.tasks.config import TaskConfig
-from attnzoo.training.config import LoggerConfig, MeasureConfig, RunConfig, TrainerConfig
+from attnzoo.training.config import LoggerConfig, RunConfig, TrainerConfig
 
 MODEL = {"n_layers": 1, "d_model": 16, "n_heads": 2}
 TRAINER = {

@@ -1,0 +1,31 @@
+"""Settings of what is measured. No torch here: the command line reads this to answer ``--help``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class MeasureConfig:
+    """What is measured after training.
+
+    Args:
+        enabled: off leaves cost out of the record.
+        timing: time the train step, prefill and decoding; a comparison does it afterwards, all cells taking turns.
+        leak: run the leak tests on the trained model.
+        rounds: at most this many rounds of timing, each contestant once a round; seconds: the time limit of all rounds.
+        decode_context, decode_tokens: tokens in the cache before decoding is timed, and tokens decoded.
+        lengths: of a comparison's training steps over length, one sequence each; [] for none. They take at most
+            ``seconds`` more.
+        memory: peak memory of a training step, in a fresh process.
+    """
+
+    enabled: bool = True
+    timing: bool = True
+    leak: bool = True
+    rounds: int = 15
+    seconds: float = 30.0
+    decode_context: int = 128
+    decode_tokens: int = 16
+    lengths: list[int] = field(default_factory=lambda: [256, 512, 1024, 2048])
+    memory: bool = True
