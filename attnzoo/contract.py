@@ -116,6 +116,11 @@ class Attention(nn.Module):
         return None
 
     @classmethod
+    def declared(cls, options: AnyOptions, device: str = "cpu") -> Capabilities:
+        """``capabilities`` with these options on this kind of device, for a class whose costs depend on them."""
+        return cls.capabilities
+
+    @classmethod
     def refusals(cls, request: Request) -> Iterable[str]:
         """Reasons beyond the declared capabilities, such as a kernel that is not there."""
         return ()
@@ -198,7 +203,10 @@ class Attention(nn.Module):
         dtype: torch.dtype | None = None,
         value_dim: int | None = None,
     ):
-        """Decoding state for ``max_tokens`` tokens, allocated once; has ``nbytes`` and ``length``."""
+        """Decoding state for ``max_tokens`` tokens, allocated once; has ``nbytes`` and ``length``.
+
+        Tensors of three axes and more that a cache holds have the batch first.
+        """
         if batch_size < 1 or max_tokens < 1:
             raise RequestError(f"a cache needs at least one row and one token; got {batch_size} and {max_tokens}")
         dtype = dtype or torch.get_default_dtype()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -41,6 +42,8 @@ def check_tensors(attn: Attention, q: Tensor, k: Tensor, v: Tensor, x: Tensor | 
         why.append(f"q, k and v are on different devices: {q.device}, {k.device}, {v.device}")
     if attn.capabilities.needs_x and x is None:
         why.append(f"{attn.name} reads the layer's input: pass x (B, T, C)")
+    if attn.capabilities.needs_x and x is not None and attn.d_model not in (None, x.shape[-1]):
+        why.append(f"x has width {x.shape[-1]}, expected C = {attn.d_model}")
     if x is not None and (x.dim() != 3 or x.shape[:2] != (q.shape[0], q.shape[2])):
         why.append(f"x must be (B, Tq, C) = ({q.shape[0]}, {q.shape[2]}, C); got {tuple(x.shape)}")
     if why:
@@ -54,12 +57,12 @@ def check_extension(q: Tensor, k: Tensor, v: Tensor, cache: Any, mask: Mask) -> 
         why.append(f"{q.shape[2]} queries for {new} new keys; each new token brings one of each")
     if cache.length + new > cache.max_tokens:
         why.append(f"the cache is full: it holds {cache.length} of {cache.max_tokens} tokens and {new} more were given")
+    batches = {t.shape[0] for t in _held(cache) if t.dim() > 2}
+    if batches - {k.shape[0]}:
+        why.append(f"the cache was made for batch {min(batches)}; these keys are batch {k.shape[0]}")
     held = getattr(cache, "keys", None)
-    if held is not None and (held.shape[0] != k.shape[0] or held.dtype != k.dtype or held.device != k.device):
-        why.append(
-            f"the cache was made for batch {held.shape[0]}, {held.dtype}, {held.device}; "
-            f"these keys are batch {k.shape[0]}, {k.dtype}, {k.device}"
-        )
+    if held is not None and (held.dtype != k.dtype or held.device != k.device):
+        why.append(f"the cache is {held.dtype} on {held.device}; these keys are {k.dtype} on {k.device}")
     values = getattr(cache, "values", None)
     if values is not None and values.shape[3] != v.shape[3]:
         why.append(
@@ -73,3 +76,12 @@ def check_extension(q: Tensor, k: Tensor, v: Tensor, cache: Any, mask: Mask) -> 
             "decoding needs a causal mask, and a prefix must arrive whole in the first call: "
             "otherwise earlier tokens would have had to see tokens that were not there yet"
         )
+
+
+def _held(cache: Any) -> Iterator[Tensor]:
+    """The tensors among a cache's attributes, and among those of the caches it is made of."""
+    for value in vars(cache).values():
+        if isinstance(value, Tensor):
+            yield value
+        elif hasattr(value, "length"):
+            yield from _held(value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
@@ -71,6 +71,11 @@ class BlockSparse(Attention):
     source = "arXiv:2007.14062, arXiv:1904.10509"
     capabilities = Capabilities(time=1.0, memory=1.0, shift_invariant=False, products=True)
     options: BlockSparseOptions
+
+    @classmethod
+    def declared(cls, options, device: str = "cpu") -> Capabilities:
+        grows = 1.0 if options.layout == "bigbird" else 2.0  # T/(c·stride) blocks a query
+        return replace(cls.capabilities, time=grows, memory=grows)
 
     def pattern(self, i: Tensor, j: Tensor) -> Tensor:
         c = self.options.block

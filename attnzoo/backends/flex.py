@@ -5,13 +5,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import cache, lru_cache
 
 import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
-from attnzoo.contract import Attention, Capabilities, Request, ScoreBias
+from attnzoo.contract import Attention, Capabilities, Options, Request, ScoreBias
 from attnzoo.masks import Mask
 from attnzoo.masks.translate import flex_mask_mod
 from attnzoo.registry import register
@@ -51,6 +52,10 @@ class Flex(Attention):
     kernels = ("auto", "compiled", "eager")
 
     @classmethod
+    def declared(cls, options: Options, device: str = "cpu") -> Capabilities:
+        return cls.capabilities if _compiles(options, device) else replace(cls.capabilities, memory=2.0)
+
+    @classmethod
     def refusals(cls, request: Request) -> Iterable[str]:
         if request.device == "cuda" and request.head_dim < 16 and request.options.kernel != "eager":
             yield f"flex needs head_dim of at least 16 on CUDA; got {request.head_dim}"
@@ -59,7 +64,7 @@ class Flex(Attention):
         n_queries, n_keys = q.shape[2], k.shape[2]
         block_mask = _block_mask(mask, q, n_keys)
         score_mod = None if bias is None else _score_mod(bias, n_keys - n_queries)
-        compiled = self.options.kernel == "compiled" or (self.options.kernel == "auto" and q.device.type == "cuda")
+        compiled = _compiles(self.options, q.device.type)
         run = _compiled() if compiled else flex_attention
         with warnings.catch_warnings(), _eager(not compiled):
             warnings.filterwarnings(
@@ -104,6 +109,10 @@ def static_block_mask(fields: tuple, n_queries: int, n_keys: int, device: torch.
 @cache
 def _compiled_block_mask():
     return torch.compile(create_block_mask)
+
+
+def _compiles(options: Options, device: str) -> bool:
+    return options.kernel == "compiled" or (options.kernel == "auto" and device == "cuda")
 
 
 def _score_mod(bias: ScoreBias, offset: int):

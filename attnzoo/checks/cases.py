@@ -18,8 +18,10 @@ class MaskPlan:
 
     Args:
         causal, window, sinks, prefix: as in `Mask`.
-        padding: right, left (one key more in each further batch row), holes (every third key), or all (row 0 sees no key).
-        documents: runs (three runs), or mixed (two documents token by token).
+        padding: right, left (one key more in each further batch row), deep (the left half), holes (every third key), or all
+            (row 0 sees no key).
+        documents: runs (three runs), many (runs of two tokens, ids of either sign), or mixed (two, token by token).
+        shared: padding and documents are given once, (1, Tk), for all batch rows.
     """
 
     causal: bool = True
@@ -28,8 +30,10 @@ class MaskPlan:
     prefix: int = 0
     padding: str | None = None
     documents: str | None = None
+    shared: bool = False
 
     def build(self, batch: int, n_keys: int, device: torch.device | str = "cpu") -> Mask:
+        batch = 1 if self.shared else batch
         j = torch.arange(n_keys, device=device).expand(batch, -1)
         row = torch.arange(batch, device=device)[:, None]
         hidden = (row + 1).clamp(max=n_keys)  # tokens hidden in each row; a short row may be hidden whole
@@ -38,20 +42,23 @@ class MaskPlan:
             padding = {
                 "right": j < n_keys - hidden,
                 "left": j >= hidden,
+                "deep": j >= (n_keys + row) // 2,
                 "holes": (j + row) % 3 != 1,
                 "all": (row > 0) & (j >= 0),
             }[self.padding]
         if self.documents is not None:
-            documents = {"runs": (3 * j + row).div(n_keys, rounding_mode="floor"), "mixed": (j + row) % 2}[
-                self.documents
-            ]
+            documents = {
+                "runs": (3 * j + row).div(n_keys, rounding_mode="floor"),
+                "many": 5 - 3 * ((j + row) // 2),
+                "mixed": (j + row) % 2,
+            }[self.documents]
         return Mask(self.causal, self.window, self.sinks, self.prefix, padding, documents)
 
     def __str__(self) -> str:
         parts = [] if self.causal else ["causal=False"]
         parts += [
             f"{name}={getattr(self, name)}"
-            for name in ("window", "sinks", "prefix", "padding", "documents")
+            for name in ("window", "sinks", "prefix", "padding", "documents", "shared")
             if getattr(self, name)
         ]
         return f"Mask({', '.join(parts)})"
@@ -59,6 +66,7 @@ class MaskPlan:
     def simpler(self) -> Iterator[MaskPlan]:
         """The same plan with one field less."""
         for name, off in (
+            ("shared", False),
             ("documents", None),
             ("padding", None),
             ("prefix", 0),
@@ -85,6 +93,7 @@ class Case:
     bias: bool = False
     bias_gradient: bool = False
     dropout: float = 0.0
+    scale: float | None = None
     dtype: torch.dtype = torch.float32
     options: str = "small"
     kernel: str | None = None
@@ -107,7 +116,7 @@ class Case:
             *(["score bias"] if self.bias else []),
             *([f"kernel={self.kernel}"] if self.kernel else []),
         ]
-        parts += [f"dropout={self.dropout}"] if self.dropout else []
+        parts += [f"{name}={value}" for name in ("dropout", "scale") if (value := getattr(self, name))]
         return " ".join(parts + ([f"inputs: {self.kind}"] if self.kind != "normal" else []))
 
     def smaller(self) -> Iterator[Case]:
@@ -134,6 +143,8 @@ class Case:
             yield replace(self, mask=mask)
         if self.value_dim:
             yield replace(self, value_dim=None)
+        if self.scale:
+            yield replace(self, scale=None)
         for dim in dict.fromkeys((1, self.dim // 2)):
             if 0 < dim < self.dim:
                 yield replace(self, dim=dim)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -10,11 +11,20 @@ from torch import Tensor
 
 from attnzoo.checks.cases import Case, Inputs, MaskPlan
 from attnzoo.checks.compare import Failed, expect_same
+from attnzoo.checks.judge import each
 from attnzoo.checks.report import Result
-from attnzoo.checks.subject import Subject, each
+from attnzoo.checks.subject import Subject, one_head
 from attnzoo.checks.suite import conformance_check
 
 MOST_ROWS = 48
+MOST_SCORES = 2**22
+"""Elements of one head's scores over all rows that are tried of a long input."""
+PLANS = (
+    MaskPlan(window=3), MaskPlan(window=1), MaskPlan(window=3, sinks=2), MaskPlan(prefix=4), MaskPlan(padding="right"),
+    MaskPlan(padding="left"), MaskPlan(padding="holes"), MaskPlan(documents="runs"), MaskPlan(documents="mixed"),
+    MaskPlan(causal=False, padding="holes"), MaskPlan(causal=False, documents="runs"),
+    MaskPlan(window=4, padding="holes", documents="runs"),
+)  # fmt: skip
 
 
 def _lengths(subject: Subject, quick: bool) -> Iterator[Case]:
@@ -34,13 +44,15 @@ def _lengths(subject: Subject, quick: bool) -> Iterator[Case]:
 
 
 def rows_to_try(subject: Subject, case: Case) -> Tensor:
-    """Query rows: all of a short input; of a long one those next to block, chunk and window edges, and a few more."""
+    """Query rows: all of a short input; of a long one some next to block, chunk and window edges, and as many at random."""
     n = case.n_queries
     if n <= MOST_ROWS:
         return torch.arange(n, device=subject.device)
-    near = {e * m + d for e in (*subject.edges, 4, 16, 32, 64) for m in (1, 2) for d in (-2, -1, 0)}
-    near |= {0, 1, n - 2, n - 1, *range(0, n, max(n // 12, 1))}
-    return torch.tensor(sorted(r for r in near if 0 <= r < n), device=subject.device)
+    edges = (*subject.edges, 1024, 128, 512, 256, 64, 32, 16, 4)
+    near = [r for m in (1, 2) for d in (-1, 0, -2) for e in edges if 0 <= (r := e * m + d) < n]
+    half = min(MOST_ROWS, max(MOST_SCORES // (n * case.n_keys), 12)) // 2
+    rows = {0, n - 2, n - 1, *list(dict.fromkeys(near))[:half], *random.Random(n).sample(range(n), half)}
+    return torch.tensor(sorted(rows), device=subject.device)
 
 
 def spread(subject: Subject, case: Case, rows: Tensor) -> Inputs:
@@ -55,6 +67,13 @@ def spread(subject: Subject, case: Case, rows: Tensor) -> Inputs:
 def future_by_change(subject: Subject, name: str, quick: bool) -> Iterator[Result]:
     """Changing every token after any position leaves the outputs up to it bitwise the same and changes later ones."""
     yield from each(subject, name, _lengths(subject, quick), _suffix)
+    if not quick:
+        base = replace(subject.base, batch=1)
+        masked = [
+            replace(base, n_queries=14, n_keys=14, mask=plan) for plan in PLANS if plan.causal and not plan.prefix
+        ]
+        far = [replace(one_head(subject), batch=1, n_queries=n, n_keys=n) for n in (300, 1100)]
+        yield from each(subject, name, masked + far, _suffix)
 
 
 def _suffix(subject: Subject, case: Case) -> None:
@@ -75,6 +94,8 @@ def _suffix(subject: Subject, case: Case) -> None:
     allowed = 0.0 if subject.can.bitwise_prefix else 8 * torch.finfo(case.dtype).eps * first.abs().max().item()
     detail = "output[cut, head, position, channel] before and after a change of the tokens behind the cut"
     expect_same(second.where(past, 0), first.where(past, 0), f"cuts after rows {_spelt(rows)}, out", allowed, detail)
+    if case.mask != MaskPlan():  # there the last row may see none of the tokens that changed
+        return
     moved = (first[:, :, -1] != second[:, :, -1]).flatten(1).any(1) | (rows >= case.n_queries - 1)
     if not moved.all():
         unmoved = rows[int((~moved).nonzero()[0])].item()
@@ -93,14 +114,31 @@ def future_by_gradient(subject: Subject, name: str, quick: bool) -> Iterator[Res
 def hidden_by_gradient(subject: Subject, name: str, quick: bool) -> Iterator[Result]:
     """Under every mask field, a row's gradient with respect to keys and values that the mask hides is exactly 0."""
     base = replace(subject.base, batch=1)
-    plans = (
-        MaskPlan(window=3), MaskPlan(window=1), MaskPlan(window=3, sinks=2), MaskPlan(prefix=4), MaskPlan(padding="right"),
-        MaskPlan(padding="left"), MaskPlan(padding="holes"), MaskPlan(documents="runs"), MaskPlan(documents="mixed"),
-        MaskPlan(causal=False, padding="holes"), MaskPlan(causal=False, documents="runs"),
-        MaskPlan(window=4, padding="holes", documents="runs"),
-    )  # fmt: skip
-    cases = [replace(base, n_queries=n, n_keys=n, mask=plan) for plan in plans for n in (9, 14)]
+    cases = [replace(base, n_queries=n, n_keys=n, mask=plan) for plan in PLANS for n in (9, 14)]
     yield from each(subject, name, cases, _row_gradients, training=True)
+
+
+@conformance_check()
+def hidden_by_change(subject: Subject, name: str, quick: bool) -> Iterator[Result]:
+    """Under every mask field, another key and value of any one token leave the rows that may not see it bitwise the same."""
+    base = replace(subject.base, batch=1)
+    yield from each(subject, name, [replace(base, n_queries=14, n_keys=14, mask=plan) for plan in PLANS], _one_token)
+
+
+def _one_token(subject: Subject, case: Case) -> None:
+    """One batch row a token: there its key and value are others."""
+    tokens = torch.arange(case.n_keys, device=subject.device)
+    module, before = subject.build(case), spread(subject, case, tokens)
+    after = before.map(torch.clone)
+    for t in (after.k, after.v):
+        t[tokens, :, tokens] = 3 - 2 * t[tokens, :, tokens]
+    with torch.no_grad():
+        first, second = module(*before), module(*after)
+    hidden = ~before.mask.dense(case.n_queries, case.n_keys, subject.device)[0, 0].T  # (tokens, rows)
+    unseen = hidden[:, None, :, None].expand_as(first)
+    allowed = 0.0 if subject.can.bitwise_prefix else 8 * torch.finfo(case.dtype).eps * first.abs().max().item()
+    detail = "output[changed token, head, row, channel] where the mask hides the token from the row"
+    expect_same(second.where(unseen, 0), first.where(unseen, 0), "out", allowed, detail)
 
 
 def _row_gradients(subject: Subject, case: Case) -> None:

@@ -12,6 +12,9 @@ MULTIPLE = 4.0
 """Allowed error as a multiple of the plain computation's: another order of summation changes it by a factor, not by an order."""
 CAP = {torch.float64: 1e-8, torch.float32: 1e-3, torch.bfloat16: 0.15, torch.float16: 0.05}
 """Largest error allowed whatever the plain computation does, relative to the largest expected value."""
+FINEST = 1e-13
+"""Relative rounding below which nothing is looked for: float64 has no wider type to tell what plain arithmetic loses of it,
+and a computation that is float32 somewhere inside is off by 1e-8."""
 
 
 class Failed(Exception):
@@ -55,7 +58,7 @@ def expect_close(
     expect_finite(actual, what)
     exact = exact.detach().double()
     scale = max(scale, exact.abs().max().item())
-    eps = torch.finfo(actual.dtype).eps
+    eps = max(torch.finfo(actual.dtype).eps, FINEST)
     lost = 0.0 if plain is None else (plain.detach().double() - exact).abs().nan_to_num(torch.inf).max().item()
     allowed = min(multiple * (lost + eps * scale), CAP[actual.dtype] * scale) + torch.finfo(actual.dtype).tiny
     error = (actual.detach().double() - exact).abs()

@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import torch
 
-from attnzoo.checks.cases import Case
-from attnzoo.checks.compare import Failed
+from attnzoo.checks.cases import Case, Inputs
+from attnzoo.checks.compare import Failed, expect_same
+from attnzoo.checks.judge import each
 from attnzoo.checks.report import Result
-from attnzoo.checks.subject import Subject, each
+from attnzoo.checks.subject import Subject
 from attnzoo.checks.suite import conformance_check
 
 LENGTHS = (9, 33, 40, 43, 46)
@@ -18,9 +19,9 @@ LENGTHS = (9, 33, 40, 43, 46)
 
 @conformance_check()
 def compilation(subject: Subject, name: str, quick: bool) -> Iterator[Result]:
-    """Compiled, it gives the definition at five lengths; the last of them needs no new graph."""
+    """Compiled, it gives the definition at five lengths, and eager gradients; the last of them needs no new graph."""
     case = replace(subject.base, batch=1, n_queries=LENGTHS[-1], n_keys=LENGTHS[-1], options="own", kind="five lengths")
-    yield from each(subject, name, [case], _compiles, training=True, shrink=False)
+    yield from each(subject, name, [case], _compiles, training=subject.trains, shrink=False)
 
 
 def _compiles(subject: Subject, case: Case) -> None:
@@ -35,12 +36,29 @@ def _compiles(subject: Subject, case: Case) -> None:
     for n in LENGTHS:
         sized = replace(case, n_queries=n, n_keys=n)
         inputs = subject.inputs(sized)
-        with torch.no_grad():
-            out = run(*inputs)
-        subject.expect_definition(module, inputs, out, f"compiled out at T = {n}")
+        compiled, eager = inputs.leaves(), inputs.leaves()
+        with torch.set_grad_enabled(subject.trains):
+            out = run(*compiled)
+        subject.expect_definition(module, inputs, out.detach(), f"compiled out at T = {n}")
+        if subject.trains:
+            out.square().sum().backward()
+            module(*eager).square().sum().backward()
+            _expect_gradients(compiled, eager, f"compiled, at T = {n}")
         graphs.append(counter.frame_count)
     torch._dynamo.reset()
     if graphs[-1] > graphs[-2] or graphs[-1] > 2 * len(LENGTHS):
         raise Failed(
             "a bounded number of graphs", f"{graphs[-1]}", "compiled graphs", f"after each of T = {LENGTHS}: {graphs}"
         )
+
+
+def _expect_gradients(compiled: Inputs, eager: Inputs, when: str) -> None:
+    due = {name: t.grad for name, t in eager.tensors().items() if t.grad is not None}
+    allowed = (
+        64 * torch.finfo(eager.q.dtype).eps * max(g.abs().max().item() for g in due.values())
+    )  # another order of sums
+    for name, gradient in due.items():
+        found = compiled.tensors()[name].grad
+        if found is None:
+            raise Failed("a gradient", "none", f"d {name}", when)
+        expect_same(found, gradient, f"d {name}", allowed, when)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from attnzoo.checks.cases import Case, Inputs, MaskPlan
 from attnzoo.checks.compare import Failed, Skip, expect_close, expect_finite, expect_same
+from attnzoo.checks.judge import each
 from attnzoo.checks.report import Result
-from attnzoo.checks.subject import Subject, each
+from attnzoo.checks.subject import Subject, evaluating, one_head
 from attnzoo.checks.suite import conformance_check
 from attnzoo.contract import Attention
 from attnzoo.errors import RequestError
@@ -46,11 +49,12 @@ def part(inputs: Inputs, start: int, end: int) -> Inputs:
 
 
 def decode(module: Attention, inputs: Inputs, chunks: tuple[int, ...], cache) -> Tensor:
-    """The outputs of all tokens, given chunk by chunk."""
+    """The outputs of all tokens, given chunk by chunk, in evaluation."""
     outs, start = [], 0
     for size in chunks:
         q, k, v, mask, bias, x = part(inputs, start, start + size)
-        outs.append(module.extend(q, k, v, cache, mask, bias, x))
+        with evaluating(module):
+            outs.append(module.extend(q, k, v, cache, mask, bias, x))
         start += size
         if cache.length != start:
             raise Failed(f"{start} tokens in the cache", f"cache.length = {cache.length}", f"after a chunk of {size}")
@@ -69,8 +73,8 @@ def new_cache(subject: Subject, module: Attention, case: Case, max_tokens: int):
 
 
 PLANS = (
-    MaskPlan(),
     MaskPlan(padding="left"),
+    MaskPlan(padding="deep"),
     MaskPlan(padding="holes"),
     MaskPlan(documents="runs"),
     MaskPlan(documents="mixed"),
@@ -84,27 +88,32 @@ PLANS = (
 def decoding(subject: Subject, name: str, quick: bool) -> Iterator[Result]:
     """Any split into a prefill, chunks and single tokens gives the rows of one full pass, also across the wrap of a ring."""
     base = replace(subject.base, batch=1 if quick else 2)
-    plans = [MaskPlan()] if quick else list(PLANS)
-    lengths = (1, 2, 6) if quick else (1, 2, 3, 5, 7, 13)
-    cases = [replace(base, n_queries=n, n_keys=n, mask=plan) for plan in plans for n in lengths if n >= plan.prefix]
+    cases = [replace(base, n_queries=n, n_keys=n) for n in ((1, 2, 6) if quick else (1, 2, 3, 5, 7, 13))]
     cases.append(replace(base, n_queries=11, n_keys=11, bias=True))
     if not quick:
+        cases += [replace(base, n_queries=n, n_keys=n, mask=plan) for plan in PLANS for n in (4, 13)]
         cases += [replace(base, n_queries=n, n_keys=n, heads=4, kv_heads=2) for n in (4, 9)]
-        cases += [replace(base, n_queries=7, n_keys=7, value_dim=3), replace(base, n_queries=35, n_keys=35)]
+        cases += [replace(base, n_queries=7, n_keys=7, value_dim=3), replace(base, n_queries=5, n_keys=5, batch=5)]
+        long = replace(one_head(subject), batch=1)
+        cases += [replace(long, n_queries=n, n_keys=n) for n in (35, 150, 1100)]
         cases += [replace(base, n_queries=e + e // 2, n_keys=e + e // 2, options="own", batch=1) for e in subject.edges]
         cases += [replace(base, n_queries=6, n_keys=6, dtype=dtype) for dtype in subject.dtypes[1:]]
-    yield from each(subject, name, cases, _decodes)
+    yield from each(subject, name, cases, decodes)
 
 
-def _decodes(subject: Subject, case: Case) -> None:
+def decodes(subject: Subject, case: Case, most: int | None = None) -> None:
+    """Every split of `_splits`, or ``most`` of them, gives the definition's rows."""
     module, inputs = subject.build(case), subject.inputs(case)
     n = case.n_keys
     if n < case.mask.prefix:
         raise Skip("a prefix must arrive whole in the first call")
     exact, plain = subject.exact(module, inputs), subject.plain(module, inputs)
-    for chunks in _splits(n, case.mask.prefix):
+    splits = _splits(n, case.mask.prefix)
+    for chunks in splits if most is None else random.Random(case.seed).sample(splits, min(most, len(splits))):
         with torch.no_grad():
             out = decode(module, inputs, chunks, new_cache(subject, module, case, n + 3))
+        if out.dtype != case.dtype:
+            raise Failed(f"{case.dtype}", f"{out.dtype}", "decoded out")
         try:
             expect_close(out, exact, plain, "out")
         except Failed as found:
@@ -130,7 +139,12 @@ def _splits(n: int, first: int) -> list[tuple[int, ...]]:
         ]
         chosen += [_in_steps(n, step) for step in (2, 3, 4, 5)] + [(3, *_in_steps(n - 3, 4)), (5, *_in_steps(n - 5, 3))]
         if n > 40:  # single steps are dear there: only the last ones
-            chosen = [(n,), (halves, n - halves), (n - 3, 1, 1, 1), (halves, *_in_steps(n - halves, 7))]
+            chosen = [
+                (n,),
+                (halves, n - halves),
+                (n - 3, 1, 1, 1),
+                (halves, *_in_steps(n - halves, 7 if n < 200 else 100)),
+            ]
     return [c for c in dict.fromkeys(chosen) if c[0] >= min(first, n)]
 
 
@@ -145,7 +159,7 @@ def _first_wrong_row(out: Tensor, exact: Tensor) -> int:
 
 @conformance_check(quick=True)
 def cache(subject: Subject, name: str, quick: bool) -> Iterator[Result]:
-    """The cache takes the bytes it declares, counts its tokens, and when full says so and stays as it was."""
+    """The cache takes the bytes it declares, hides none, and is empty at first; its size does not change what is decoded."""
     base = subject.base
     yield from each(subject, name, [replace(base, n_queries=n, n_keys=n) for n in (1, 6)], _cache)
 
@@ -163,26 +177,75 @@ def _cache(subject: Subject, case: Case) -> None:
             )
         if held.length != 0:
             raise Failed("length 0", f"length {held.length}", "a new cache")
-    held = new_cache(subject, module, case, n)
+        if (found := _tensor_bytes(held)) > held.nbytes:
+            raise Failed(f"{held.nbytes} bytes, as nbytes says", f"{found} bytes of tensors", "what the cache holds")
     with torch.no_grad():
-        first = decode(module, inputs, (n,), held)
-        try:
-            q, k, v, _, _, x = part(inputs, 0, 1)
-            module.extend(q, k, v, held, x=x)
-        except RequestError:
-            pass
-        else:
-            raise Failed(
-                "RequestError: the cache is full", "it took one token more", f"a cache of {n} tokens that holds {n}"
-            )
-        if held.length != n:
-            raise Failed(f"a refused token leaves length {n}", f"length {held.length}", "cache")
+        first = decode(module, inputs, (n,), new_cache(subject, module, case, n))
         again = decode(module, inputs, (n,), new_cache(subject, module, case, n + 9))
     expect_finite(first, "out")
-    expect_same(
-        again,
-        first,
-        "out",
-        8 * torch.finfo(case.dtype).eps * first.abs().max().item(),
-        "a larger cache gives other values",
-    )
+    allowed = 8 * torch.finfo(case.dtype).eps * first.abs().max().item()
+    expect_same(again, first, "out", allowed, "a larger cache gives other values")
+
+
+@conformance_check(quick=True)
+def full_cache(subject: Subject, name: str, quick: bool) -> Iterator[Result]:
+    """More tokens than the cache has room for are refused, and leave it as it was: what fits can still be decoded."""
+    yield from each(subject, name, [replace(subject.base, n_queries=n, n_keys=n) for n in (2, 7)], _overfills)
+
+
+def _overfills(subject: Subject, case: Case) -> None:
+    n, module, inputs = case.n_keys, subject.build(case), subject.inputs(case)
+    if n < 2:
+        raise Skip("one token does not leave room for a second")
+    held = new_cache(subject, module, case, n)
+    with torch.no_grad():
+        decode(module, part(inputs, 0, n - 1), (n - 1,), held)
+        _expect_full(module, part(inputs, 0, 2), held, n)  # two where one fits
+        last = module.extend(*_call(part(inputs, n - 1, n), held))
+        _expect_full(module, part(inputs, 0, 1), held, n)
+    exact, plain = subject.exact(module, inputs), subject.plain(module, inputs)
+    plain = None if plain is None else plain[:, :, -1:]
+    expect_close(last, exact[:, :, -1:], plain, "the last token's out, after a refusal")
+
+
+def _expect_full(module: Attention, tokens: Inputs, cache, n: int) -> None:
+    before = cache.length
+    try:
+        module.extend(*_call(tokens, cache))
+    except RequestError:
+        if cache.length != before:
+            raise Failed(f"refused tokens leave length {before}", f"length {cache.length}", "cache") from None
+        return
+    raise Failed("RequestError: the cache is full", "it took them", f"{tokens.k.shape[2]} tokens for {before} of {n}")
+
+
+def _call(tokens: Inputs, cache) -> tuple:
+    q, k, v, mask, bias, x = tokens
+    return q, k, v, cache, mask, bias, x
+
+
+def _tensor_bytes(held) -> int:
+    """Of the tensors among an object's attributes and their elements, each memory once."""
+    found = [t.untyped_storage() for t in tree_leaves(list(vars(held).values())) if isinstance(t, Tensor)]
+    return sum({s.data_ptr(): s.nbytes() for s in found}.values())
+
+
+@conformance_check(quick=True)
+def caches_apart(subject: Subject, name: str, quick: bool) -> Iterator[Result]:
+    """Two sequences decoded in turns keep to their own caches, and a new cache knows nothing of an old one."""
+    yield from each(subject, name, [replace(subject.base, n_queries=7, n_keys=7)], _apart)
+
+
+def _apart(subject: Subject, case: Case) -> None:
+    n, module = case.n_keys, subject.build(case)
+    both = [subject.inputs(replace(case, seed=seed)) for seed in (1, 2)]
+    caches = [new_cache(subject, module, case, n) for _ in both]
+    steps = [(0, n)] if n < 3 else [(0, n - 2), (n - 2, n - 1), (n - 1, n)]
+    with torch.no_grad(), evaluating(module):
+        turns = [
+            [module.extend(*_call(part(t, *step), c)) for t, c in zip(both, caches, strict=True)] for step in steps
+        ]
+        late = module.extend(*_call(both[0], new_cache(subject, module, case, n)))
+    for t, outs, what in zip(both, zip(*turns, strict=True), ("first", "second"), strict=True):
+        subject.expect_definition(module, t, torch.cat(outs, 2), f"out of the {what} of two sequences")
+    subject.expect_definition(module, both[0], late, "out with a new cache, after other sequences")

@@ -9,8 +9,10 @@ import torch
 
 from attnzoo.checks.cases import Case, MaskPlan
 from attnzoo.checks.compare import Failed, Skip, expect_close, expect_same
+from attnzoo.checks.decoding import decode
+from attnzoo.checks.judge import each
 from attnzoo.checks.report import Result
-from attnzoo.checks.subject import Subject, each
+from attnzoo.checks.subject import Subject, one_head
 from attnzoo.checks.suite import conformance_check
 from attnzoo.masks import Mask
 
@@ -78,7 +80,7 @@ def _shapes(subject: Subject, quick: bool) -> Iterator[Case]:
     lengths = (1, 2, 5, 8, 17, 33) if quick else (1, 2, 3, 4, 5, 7, 8, 9, 13, 16, 17, 31, 32, 33, 65)
     for n in lengths:
         yield replace(base, n_queries=n, n_keys=n)
-    for heads, kv_heads in ((2, 1), (4, 2), (4, 4), (4, 1)):
+    for heads, kv_heads in ((2, 1), (4, 2), (4, 4), (4, 1), (8, 2)):
         yield replace(base, heads=heads, kv_heads=kv_heads, n_queries=9, n_keys=9)
     for n_queries, n_keys in ((1, 5), (2, 5), (3, 17), (16, 17), (33, 40)):
         yield replace(base, n_queries=n_queries, n_keys=n_keys)
@@ -105,9 +107,18 @@ def _defined(subject: Subject, case: Case) -> None:
     module, inputs = subject.build(case), subject.inputs(case)
     with torch.no_grad():
         out = module(*inputs)
-    if out.dtype != case.dtype or out.device != inputs.q.device:
-        raise Failed(f"{case.dtype} on {inputs.q.device}", f"{out.dtype} on {out.device}", "out")
     subject.expect_definition(module, inputs, out)
+
+
+@conformance_check()
+def long_inputs(subject: Subject, name: str, quick: bool) -> Iterator[Result]:
+    """Beyond 128, 256 and 1024 tokens the output is still the definition's, with a wide window, deep padding, many documents."""
+    base = replace(one_head(subject), batch=1)
+    plans = (MaskPlan(), MaskPlan(window=100, sinks=5), MaskPlan(padding="deep"), MaskPlan(documents="many"))
+    cases = [replace(base, n_queries=n, n_keys=n) for n in (127, 128, 129, 1100)]
+    cases += [replace(base, n_queries=n, n_keys=n, mask=plan) for plan in plans for n in (257,)]
+    cases += [replace(base, n_queries=70, n_keys=1100, mask=plan, options="own") for plan in plans]
+    yield from each(subject, name, cases, _defined)
 
 
 @conformance_check()
@@ -123,6 +134,26 @@ def half_precision(subject: Subject, name: str, quick: bool) -> Iterator[Result]
                 replace(base, heads=4, kv_heads=2, n_queries=9, n_keys=9),
             ]
             yield from each(subject, name, cases, _defined)
+
+
+@conformance_check(quick=True)
+def scale(subject: Subject, name: str, quick: bool) -> Iterator[Result]:
+    """A scale given by the caller is used, in a full pass and in decoding, where the rule has scores to scale."""
+    base = replace(subject.base, batch=1, n_queries=6, n_keys=6)
+    yield from each(subject, name, [replace(base, scale=s) for s in (0.05, 1.0)], _scaled)
+
+
+def _scaled(subject: Subject, case: Case) -> None:
+    module, inputs = subject.build(case), subject.inputs(case)
+    exact = subject.exact(module, inputs)
+    if torch.equal(exact, subject.exact(subject.build(replace(case, scale=None)), inputs)):
+        raise Skip(f"by its definition {subject.name} scales nothing")
+    with torch.no_grad():
+        out = module(*inputs)
+        cache = module.new_cache(case.batch, case.n_keys, device=subject.device, dtype=case.dtype)
+        decoded = decode(module, inputs, (2, *(1,) * (case.n_keys - 2)) if case.n_keys > 2 else (case.n_keys,), cache)
+    subject.expect_definition(module, inputs, out)
+    subject.expect_definition(module, inputs, decoded, "decoded out")
 
 
 @conformance_check(quick=True)

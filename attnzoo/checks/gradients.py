@@ -11,9 +11,10 @@ from torch import Tensor
 from torch.autograd.gradcheck import GradcheckError
 
 from attnzoo.checks.cases import Case, Inputs, MaskPlan
-from attnzoo.checks.compare import Failed, InPrecision, Skip, expect_close
+from attnzoo.checks.compare import Failed, InPrecision, Skip, expect_close, expect_same
+from attnzoo.checks.judge import each
 from attnzoo.checks.report import Result
-from attnzoo.checks.subject import Subject, each
+from attnzoo.checks.subject import Subject, one_head
 from attnzoo.checks.suite import conformance_check
 from attnzoo.contract import Attention
 
@@ -35,26 +36,26 @@ def gradients(subject: Subject, name: str, quick: bool) -> Iterator[Result]:
         cases += [replace(base, n_queries=9, n_keys=9, bias=True, bias_gradient=learned) for learned in (False, True)]
         cases += [replace(base, n_queries=2 * e + 1, n_keys=2 * e + 1, batch=1, options="own") for e in subject.edges]
         cases += [
-            replace(base, n_queries=5, n_keys=5, dtype=dtype) for dtype in subject.dtypes[1:] if dtype == torch.bfloat16
+            replace(base, n_queries=5, n_keys=5, dtype=dtype) for dtype in subject.dtypes[1:] if dtype.itemsize == 2
         ]
+        cases += [replace(one_head(subject), batch=1, n_queries=n, n_keys=n) for n in (129, 300)]
+        cases += [replace(base, n_queries=5, n_keys=5, batch=4)]
         cases += [
             replace(base, n_queries=9, n_keys=9, kernel=k) for k in subject.cls.kernels if k not in ("auto", "compiled")
         ]
-    yield from each(subject, name, cases, _gradients, training=True)
+    yield from each(subject, name, cases, gradients_agree, training=True)
 
 
-def _gradients(subject: Subject, case: Case) -> None:
+def gradients_agree(subject: Subject, case: Case) -> None:
+    """Every gradient is the definition's, and so is the output while they are recorded."""
     module, inputs = subject.build(case), subject.inputs(case)
     if type(module).define is Attention.define and type(module).reference is not Attention.reference:
         raise Skip("its reference overrides the class's and has no gradient; see gradients_by_difference")
     found = collect(module, inputs, module.forward)
+    subject.expect_definition(module, inputs, module(*inputs.leaves()).detach(), "out while gradients are recorded")
     double = copy.deepcopy(module).double()
     exact = collect(double, inputs.double(), lambda *a: double.define(*a)[0])
-    try:
-        with InPrecision(case.dtype):
-            plain = collect(module, inputs, lambda *a: module.define(*a)[0])
-    except RuntimeError:  # such as an operation without a half-precision kernel
-        plain = {}
+    plain = _plain(module, inputs)
     # a gradient may cancel to 0, as that of one key's softmax does: the values' gradient sets the scale
     scale = max(g.abs().max().item() for n in "qkv" if (g := exact[n]) is not None)
     for name, gradient in exact.items():
@@ -65,6 +66,15 @@ def _gradients(subject: Subject, case: Case) -> None:
             right, wrong = ("a gradient", "none") if own is None else ("none", "a gradient")
             raise Failed(right, wrong, f"d {name}")
         expect_close(own, gradient, plain.get(name), f"d {name}", scale=scale)
+
+
+def _plain(module: Attention, inputs: Inputs) -> dict[str, Tensor | None]:
+    """The definition's gradients in the inputs' own precision, as `Subject.plain` its output."""
+    try:
+        with InPrecision(inputs.q.dtype):
+            return collect(module, inputs, lambda *a: module.define(*a)[0])
+    except RuntimeError:  # such as an operation without a half-precision kernel
+        return {}
 
 
 def collect(module: Attention, inputs: Inputs, function) -> dict[str, Tensor | None]:
@@ -82,15 +92,71 @@ def collect(module: Attention, inputs: Inputs, function) -> dict[str, Tensor | N
 
 
 @conformance_check()
+def gradients_apart(subject: Subject, name: str, quick: bool) -> Iterator[Result]:
+    """Gradients do not depend on calls in between, on which inputs want one, or on how the upstream gradient lies in memory."""
+    base = subject.base
+    cases = [replace(base, n_queries=n, n_keys=n) for n in (9, 35)]
+    yield from each(subject, name, cases, _apart, training=True)
+
+
+def _apart(subject: Subject, case: Case) -> None:
+    module, first, second = subject.build(case), subject.inputs(case), subject.inputs(replace(case, seed=case.seed + 5))
+    generator = torch.Generator().manual_seed(6)
+    shape = (*first.q.shape[:3], first.v.shape[3])
+    weight = torch.randn(shape, generator=generator, dtype=torch.float64).to(first.q)
+    right = [_backward(t.leaves(), module, weight) for t in (first, second)]
+    given = weight.clone()
+    leaves = [t.leaves() for t in (first, second)]
+    outs = [module(*t) for t in leaves]
+    for t, out, due in zip(leaves, outs, right, strict=True):  # both forward passes came before both backward passes
+        out.backward(given)
+        _expect_gradients(_gradients_of(t), due, "after another call")
+        expect_same(given, weight, "the upstream gradient", detail="changed by the backward pass")
+    turned = weight.transpose(1, 2).contiguous().transpose(1, 2)
+    for what, upstream in (("tokens before heads", turned), ("stride 0", weight[:1, :1].expand(shape))):
+        due = _backward(first.leaves(), module, upstream.contiguous())
+        found = _backward(first.leaves(), module, upstream)
+        _expect_gradients(found, due, f"upstream gradient with {what}")
+    for name in first.tensors():
+        only = first.map(lambda t: t.detach().clone())
+        getattr(only, name).requires_grad_()
+        module(*only).backward(weight)
+        _expect_gradients(_gradients_of(only), {name: right[0][name]}, f"{name} alone wants a gradient")
+
+
+def _backward(leaves: Inputs, module: Attention, upstream: Tensor) -> dict[str, Tensor | None]:
+    module(*leaves).backward(upstream)
+    return _gradients_of(leaves)
+
+
+def _gradients_of(leaves: Inputs) -> dict[str, Tensor | None]:
+    return {name: t.grad for name, t in leaves.tensors().items()}
+
+
+def _expect_gradients(found: dict[str, Tensor | None], due: dict[str, Tensor | None], when: str) -> None:
+    """Equal but for the order of summation, which another path may change."""
+    scale = max(g.abs().max().item() for g in due.values() if g is not None)
+    for name, gradient in due.items():
+        own = found[name]
+        if gradient is not None and own is None:
+            raise Failed("a gradient", "none", f"d {name}", when)
+        if gradient is not None and own is not None:
+            expect_same(own, gradient, f"d {name}", 16 * torch.finfo(own.dtype).eps * scale, when)
+
+
+@conformance_check()
 def gradients_by_difference(subject: Subject, name: str, quick: bool) -> Iterator[Result]:
-    """In float64 the gradients of q, k, v and x are those of finite differences (gradcheck)."""
+    """In float64 the gradients of q, k, v and x are those of finite differences (gradcheck), also under dropout from one seed."""
     base = replace(subject.base, batch=1, dtype=torch.float64)
     small = replace(base, dim=2) if not subject.reasons(replace(base, dim=2)) else base
     cases = [replace(small, n_queries=n, n_keys=n) for n in (1, 4)]
     cases += [
         replace(small, n_queries=5, n_keys=5, mask=plan) for plan in (MaskPlan(padding="left"), MaskPlan(window=2))
     ]
-    cases += [replace(small, n_queries=4, n_keys=4, heads=2, kv_heads=1)]
+    cases += [
+        replace(small, n_queries=4, n_keys=4, heads=2, kv_heads=1),
+        replace(small, n_queries=4, n_keys=4, dropout=0.4),
+    ]
     if torch.float64 not in subject.can.dtypes:
         cases = cases[:1]
     yield from each(subject, name, cases, _differences, training=True)
@@ -101,6 +167,7 @@ def _differences(subject: Subject, case: Case) -> None:
 
     def run(*tensors: Tensor) -> Tensor:
         q, k, v = tensors[:3]
+        torch.manual_seed(7)
         return module(q, k, v, inputs.mask, inputs.bias, tensors[3] if len(tensors) > 3 else None)
 
     try:

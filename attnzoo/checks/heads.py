@@ -9,8 +9,9 @@ import torch
 
 from attnzoo.checks.cases import Case, Inputs, MaskPlan
 from attnzoo.checks.compare import Failed, Skip, expect_close, expect_same
+from attnzoo.checks.judge import each
 from attnzoo.checks.report import Result
-from attnzoo.checks.subject import Subject, each
+from attnzoo.checks.subject import Subject
 from attnzoo.checks.suite import conformance_check
 from attnzoo.masks import Mask
 
@@ -23,7 +24,7 @@ def _run(subject: Subject, case: Case, inputs: Inputs) -> torch.Tensor:
 @conformance_check(quick=True)
 def head_groups(subject: Subject, name: str, quick: bool) -> Iterator[Result]:
     """Query head h reads key/value head h // (H/G) and no other: changing one head changes exactly the heads that read it."""
-    layouts = ((2, 2), (4, 2), (4, 1), (6, 3), (4, 4))
+    layouts = ((2, 2), (4, 2), (4, 1), (6, 3), (4, 4), (8, 2))
     cases = [
         replace(subject.base, heads=h, kv_heads=g, n_queries=n, n_keys=n, batch=1) for h, g in layouts for n in (1, 7)
     ]

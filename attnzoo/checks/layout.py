@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from attnzoo.checks.cases import Case, MaskPlan
-from attnzoo.checks.compare import expect_close, expect_finite, expect_same
+from attnzoo.checks.compare import Failed, expect_close, expect_finite, expect_same
 from attnzoo.checks.decoding import decode
+from attnzoo.checks.judge import each
 from attnzoo.checks.report import Result
-from attnzoo.checks.subject import Subject, each
+from attnzoo.checks.subject import Subject
 from attnzoo.checks.suite import conformance_check
 
 
@@ -84,8 +85,9 @@ def replace_tensors(inputs, lay):
 @conformance_check(quick=True)
 def inputs_untouched(subject: Subject, name: str, quick: bool) -> Iterator[Result]:
     """A call changes neither q, k, v, x nor the mask's tensors, nor the module's own state."""
-    plans = (MaskPlan(), MaskPlan(padding="left"), MaskPlan(documents="runs"))
-    cases = [replace(subject.base, n_queries=9, n_keys=9, mask=plan) for plan in plans]
+    plans = (MaskPlan(), MaskPlan(padding="left"), MaskPlan(documents="runs"), MaskPlan(window=3))
+    cases = [replace(subject.base, n_queries=n, n_keys=n, mask=plan) for plan in plans for n in (1, 9)]
+    cases += [replace(subject.base, n_queries=9, n_keys=9, heads=4, kv_heads=2)]
     yield from each(subject, name, cases, _untouched)
 
 
@@ -98,19 +100,35 @@ def _untouched(subject: Subject, case: Case) -> None:
     before = {n: t.clone() for n, t in watched.items()}
     with torch.no_grad():
         module(*inputs)
-        if case.mask == MaskPlan():
-            decode(
-                module,
-                inputs,
-                (4, 1, case.n_keys - 5) if case.n_keys > 5 else (case.n_keys,),
-                _cache(subject, module, case),
-            )
+        chunks = (4, 1, case.n_keys - 5) if case.n_keys > 5 else (case.n_keys,)
+        decode(module, inputs, chunks, _cache(subject, module, case))
     for name, t in watched.items():
         expect_same(t, before[name], name, detail="changed by the call")
 
 
 def _cache(subject: Subject, module, case: Case):
     return module.new_cache(case.batch, case.n_keys, device=subject.device, dtype=case.dtype)
+
+
+@conformance_check(quick=True)
+def outputs_kept(subject: Subject, name: str, quick: bool) -> Iterator[Result]:
+    """An output is memory of its own: no part of an input, and not overwritten by the next call."""
+    cases = [replace(subject.base, n_queries=n, n_keys=n) for n in (1, 9)]
+    yield from each(subject, name, cases, _kept)
+
+
+def _kept(subject: Subject, case: Case) -> None:
+    module, inputs = subject.build(case), subject.inputs(case)
+    cache = module.new_cache(case.batch, 2 * case.n_keys, device=subject.device, dtype=case.dtype)
+    for what, run in (("out", module), ("decoded out", lambda q, k, v, *rest: module.extend(q, k, v, cache, *rest))):
+        with torch.no_grad():
+            out = run(*inputs)
+            before = out.clone()
+            for name, t in inputs.tensors().items():
+                if t.untyped_storage().data_ptr() == out.untyped_storage().data_ptr():
+                    raise Failed("memory of its own", f"the memory of {name}", what)
+            run(*subject.inputs(replace(case, seed=case.seed + 3)))
+        expect_same(out, before, what, detail="changed by the next call")
 
 
 @contextmanager

@@ -10,8 +10,10 @@ import torch
 
 from attnzoo.checks.cases import Case, MaskPlan
 from attnzoo.checks.compare import Failed, Skip, expect_close, expect_finite, expect_same
+from attnzoo.checks.draw import draw_mask
+from attnzoo.checks.judge import each
 from attnzoo.checks.report import Result
-from attnzoo.checks.subject import Subject, each
+from attnzoo.checks.subject import Subject, evaluating, one_head
 from attnzoo.checks.suite import conformance_check
 
 FIELDS = (
@@ -22,8 +24,11 @@ FIELDS = (
     MaskPlan(prefix=4),
     MaskPlan(padding="right"),
     MaskPlan(padding="left"),
+    MaskPlan(padding="left", shared=True),
+    MaskPlan(padding="deep"),
     MaskPlan(padding="holes"),
     MaskPlan(documents="runs"),
+    MaskPlan(documents="many"),
     MaskPlan(documents="mixed"),
 )
 """Each field once, and each shape of padding and documents."""
@@ -34,16 +39,8 @@ def intersections(count: int, seed: int = 0) -> list[MaskPlan]:
     rng = random.Random(seed)
     plans: dict[MaskPlan, None] = {}
     while len(plans) < count:
-        plan = MaskPlan(
-            causal=rng.random() < 0.8,
-            window=rng.choice((None, 1, 2, 5)),
-            sinks=rng.choice((0, 0, 1, 3)),
-            prefix=rng.choice((0, 0, 3)),
-            padding=rng.choice((None, "right", "left", "holes", "all")),
-            documents=rng.choice((None, "runs", "mixed")),
-        )
-        fields = plan.build(1, 4).fields
-        if len(fields) >= 2:
+        plan = draw_mask(rng.choice)
+        if len(plan.build(1, 4).fields) >= 2:
             plans[plan] = None
     return list(plans)
 
@@ -66,14 +63,18 @@ def _cases(subject: Subject, quick: bool) -> Iterator[Case]:
 @conformance_check(quick=True)
 def mask_fields(subject: Subject, name: str, quick: bool) -> Iterator[Result]:
     """Each mask field, their intersections and a score bias give the definition's output; undeclared ones are refused."""
-    yield from each(subject, name, _cases(subject, quick), _honoured)
+    yield from each(subject, name, _cases(subject, quick), honoured)
 
 
-def _honoured(subject: Subject, case: Case) -> None:
+def honoured(subject: Subject, case: Case) -> None:
+    """The definition's output, in training without dropout and bitwise the same in evaluation."""
     module, inputs = subject.build(case), subject.inputs(case)
     with torch.no_grad():
         out = module(*inputs)
+        with evaluating(module):
+            evaluated = module(*inputs)
     subject.expect_definition(module, inputs, out)
+    expect_same(evaluated, out, "out", detail="in evaluation, against the same in training, without dropout")
 
 
 @conformance_check(quick=True)
@@ -125,12 +126,14 @@ def _readout(subject: Subject, case: Case) -> None:
 
 @conformance_check()
 def mask_readout_far(subject: Subject, name: str, quick: bool) -> Iterator[Result]:
-    """In bfloat16 the mask is the same beyond position 256, where numbers of that type are no longer all different."""
-    low = [t for t in subject.dtypes if t == torch.bfloat16] or [subject.dtype]
-    base = replace(subject.base, dtype=low[0], batch=1)
-    rows = 4 if subject.can.cross else 300
-    plans = [MaskPlan(), MaskPlan(window=3), MaskPlan(documents="runs"), MaskPlan(padding="right")]
-    yield from each(subject, name, [replace(base, n_queries=rows, n_keys=300, mask=plan) for plan in plans], _readout)
+    """The mask is the same beyond position 256: in every row, and in bfloat16, which cannot tell such positions apart."""
+    low = next((t for t in subject.dtypes if t == torch.bfloat16), subject.dtype)
+    base, n = replace(one_head(subject), batch=1), 300
+    plans = [MaskPlan(), MaskPlan(window=3), MaskPlan(documents="runs"), MaskPlan(padding="deep"), MaskPlan(window=100)]
+    cases = [replace(base, n_queries=n, n_keys=n, mask=plan) for plan in plans]
+    rows = 4 if subject.can.cross else n
+    cases += [replace(base, n_queries=rows, n_keys=n, mask=plan, dtype=low) for plan in plans]
+    yield from each(subject, name, cases, _readout)
 
 
 @conformance_check(quick=True)

@@ -9,8 +9,10 @@ import torch
 
 from attnzoo.checks.cases import Case, MaskPlan
 from attnzoo.checks.compare import Failed, Skip, expect_close, expect_finite, expect_same
+from attnzoo.checks.decoding import decode
+from attnzoo.checks.judge import each
 from attnzoo.checks.report import Result
-from attnzoo.checks.subject import Subject, each
+from attnzoo.checks.subject import Subject
 from attnzoo.checks.suite import conformance_check
 
 DRAWS = 2048
@@ -18,7 +20,7 @@ DRAWS = 2048
 
 @conformance_check(quick=True)
 def dropout_off_in_evaluation(subject: Subject, name: str, quick: bool) -> Iterator[Result]:
-    """In evaluation dropout does nothing: two runs are bitwise equal and give the definition."""
+    """In evaluation dropout does nothing: two runs are bitwise equal and give the definition, and so does decoding."""
     yield from each(
         subject, name, [replace(subject.base, n_queries=n, n_keys=n, dropout=0.5) for n in (1, 9)], _evaluates
     )
@@ -28,8 +30,11 @@ def _evaluates(subject: Subject, case: Case) -> None:
     module, inputs = subject.build(case, fresh=True).eval(), subject.inputs(case)
     with torch.no_grad():
         first, second = module(*inputs), module(*inputs)
+        cache = module.new_cache(case.batch, case.n_keys, device=subject.device, dtype=case.dtype)
+        decoded = decode(module, inputs, (1,) * case.n_keys, cache)
     expect_same(second, first, "out", detail="two evaluations of the same input")
     subject.expect_definition(module, inputs, first)
+    subject.expect_definition(module, inputs, decoded, "decoded out")
 
 
 @conformance_check()
@@ -73,6 +78,35 @@ def _drops(subject: Subject, case: Case) -> None:
             f"mean out over {DRAWS} draws at {at}",
             f"allowed ± {allowed[at].item():.2g}",
         )
+
+
+@conformance_check()
+def dropout_of_weights(subject: Subject, name: str, quick: bool) -> Iterator[Result]:
+    """Each weight is 0 or itself/(1 - p), drawn for each head on its own."""
+    yield from each(
+        subject, name, [replace(subject.base, batch=1, n_queries=6, n_keys=6, dropout=p) for p in (0.5, 0.2)], _dropped
+    )
+
+
+def _dropped(subject: Subject, case: Case) -> None:
+    p, n = case.dropout, case.n_keys
+    if not p or case.dim < n or case.kv_heads != case.heads:
+        raise Skip("no dropout, or the identity does not fit into the values")
+    module, inputs = subject.build(case, fresh=True).train(), subject.inputs(case)
+    many = inputs.map(lambda t: t.expand(DRAWS // 4, *t.shape[1:]).clone())
+    many.q, many.k = (t[:, :1].expand_as(t).clone() for t in (many.q, many.k))  # all heads alike
+    many.v = torch.eye(n, case.dim, dtype=case.dtype, device=subject.device).expand_as(many.v).clone()
+    with torch.no_grad():
+        read = module(*many)[..., :n].double()
+    exact = subject.defined(module, many)[1]
+    some = exact.abs() > 1e-3
+    ratio = (read / exact.where(some, 1.0))[some] * (1 - p)
+    off = ((ratio - ratio.round()).abs() > 1e-3) | (ratio.round() < 0) | (ratio.round() > 1)
+    if off.any():
+        found = ratio[off][0].item() / (1 - p)
+        raise Failed(f"a weight times 0 or {1 / (1 - p):.4g}", f"times {found:.4g}", "weights read with v = 1")
+    if torch.equal(read[:, 0], read[:, -1]) and case.heads > 1:
+        raise Failed("another draw for each head", "the same weights dropped in all", "weights read with v = 1")
 
 
 @conformance_check(quick=True)
@@ -125,6 +159,25 @@ def _autocast(subject: Subject, case: Case) -> None:
     low = inputs.map(lambda t: t.bfloat16())
     plain = None if case.kind == "ones" else subject.plain(module, low)
     expect_close(out.bfloat16(), subject.exact(module, inputs), plain, "out under autocast", multiple=8)
+
+
+@conformance_check()
+def inference_first(subject: Subject, name: str, quick: bool) -> Iterator[Result]:
+    """What was first run in inference mode can be trained afterwards: no constant kept from there spoils the backward pass."""
+    yield from each(
+        subject, name, [replace(subject.base, n_queries=n, n_keys=n) for n in (27, 149)], _infers_first, training=True
+    )
+
+
+def _infers_first(subject: Subject, case: Case) -> None:
+    module, inputs = subject.build(case, fresh=True), subject.inputs(case)
+    with torch.inference_mode():
+        module(*inputs)
+    leaves = inputs.leaves()
+    module(*leaves).square().sum().backward()
+    for name, t in leaves.tensors().items():
+        if t.grad is not None:
+            expect_finite(t.grad, f"d {name}")
 
 
 @conformance_check(quick=True)

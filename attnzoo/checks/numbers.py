@@ -9,8 +9,9 @@ import torch
 
 from attnzoo.checks.cases import Case, Inputs, MaskPlan
 from attnzoo.checks.compare import Skip, expect_close, expect_finite
+from attnzoo.checks.judge import each
 from attnzoo.checks.report import Result
-from attnzoo.checks.subject import Subject, each
+from attnzoo.checks.subject import Subject
 from attnzoo.checks.suite import conformance_check
 
 

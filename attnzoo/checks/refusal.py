@@ -10,8 +10,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnzoo.checks.cases import Case, Inputs, MaskPlan
 from attnzoo.checks.compare import Failed, Skip
+from attnzoo.checks.judge import each
 from attnzoo.checks.report import Result
-from attnzoo.checks.subject import Subject, each
+from attnzoo.checks.subject import Subject
 from attnzoo.checks.suite import conformance_check
 from attnzoo.contract import Attention
 from attnzoo.errors import RequestError
@@ -30,6 +31,11 @@ def _call(**changes: Callable[[Inputs], object]) -> Wrong:
 
 def _overfull(module: Attention, t: Inputs) -> None:
     cache = module.new_cache(t.q.shape[0], 2, device=t.q.device, dtype=t.q.dtype)
+    module.extend(t.q, t.k, t.v, cache, x=t.x)
+
+
+def _cache_of_one_row(module: Attention, t: Inputs) -> None:
+    cache = module.new_cache(1, t.q.shape[2], device=t.q.device, dtype=t.q.dtype)
     module.extend(t.q, t.k, t.v, cache, x=t.x)
 
 
@@ -60,7 +66,9 @@ WRONG: dict[str, Wrong] = {
     ),
     "a window of 0": _call(mask=lambda t: Mask(window=0)),
     "x of another length": _call(x=lambda t: torch.zeros(t.q.shape[0], t.q.shape[2] + 1, 4, device=t.q.device)),
+    "x of another width": _call(x=lambda t: None if t.x is None else t.x[..., 1:]),
     "more tokens than the cache holds": _overfull,
+    "a cache of another batch": _cache_of_one_row,
 }
 
 
@@ -84,7 +92,8 @@ class _Computing(TorchDispatchMode):
 @conformance_check(quick=True)
 def wrong_requests(subject: Subject, name: str, quick: bool) -> Iterator[Result]:
     """Tensors, masks and caches that do not fit raise one RequestError with reasons, before any kernel runs."""
-    yield from each(subject, name, [replace(subject.base, kind=kind) for kind in WRONG], _wrong)
+    kinds = [kind for kind in WRONG if subject.can.needs_x or kind != "x of another width"]
+    yield from each(subject, name, [replace(subject.base, kind=kind) for kind in kinds], _wrong)
 
 
 def _wrong(subject: Subject, case: Case) -> None:

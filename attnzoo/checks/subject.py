@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnzoo import registry
 from attnzoo.capabilities import cut_down
 from attnzoo.checks.cases import Case, Inputs, make_inputs
-from attnzoo.checks.compare import Failed, InPrecision, Skip, expect_close
-from attnzoo.checks.report import FAILED, PASSED, REFUSED, SKIPPED, Result
+from attnzoo.checks.compare import Failed, InPrecision, expect_close
 from attnzoo.contract import Attention, Capabilities, Options, Request
-from attnzoo.errors import Refused, RequestError
-
-Property = Callable[["Subject", Case], None]
-SHRINK_TRIES = 60
+from attnzoo.errors import RequestError
 
 
 @dataclass
@@ -84,7 +81,7 @@ class Subject:
 
     @property
     def can(self) -> Capabilities:
-        return self.cls.capabilities
+        return self.cls.declared(self.own, torch.device(self.device).type)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -146,7 +143,7 @@ class Subject:
 
     def build(self, case: Case, *, seed: int = 0, fresh: bool = False) -> Attention:
         """The module of a case, cached. Parameters are moved a little off their initial values, so that none is silently 0."""
-        key = (case.heads, case.kv_heads, case.dim, self.options(case), case.dropout, seed, case.dtype)
+        key = (case.heads, case.kv_heads, case.dim, self.options(case), case.dropout, case.scale, seed, case.dtype)
         if fresh or key not in self._built:
             module = self._make(case, seed)
             if fresh:
@@ -155,15 +152,16 @@ class Subject:
         return self._built[key]
 
     def _make(self, case: Case, seed: int) -> Attention:
-        own = self.instance
-        if own is not None and (own.n_heads, own.n_kv_heads, own.head_dim) == (case.heads, case.kv_heads, case.dim):  # noqa: SIM102
-            if own.options == self.options(case) and own.dropout == case.dropout and seed == 0:
+        if seed == 0 and (own := self.instance) is not None:
+            held = (own.n_heads, own.n_kv_heads, own.head_dim, own.options, own.dropout)
+            asked = (case.heads, case.kv_heads, case.dim, self.options(case), case.dropout)
+            if held == asked and case.scale in (None, own.scale):
                 return copy.deepcopy(own).to(self.device, case.dtype)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             module = self.make(
                 n_heads=case.heads, n_kv_heads=case.kv_heads, head_dim=case.dim, d_model=self.d_model(case),
-                dropout=case.dropout, scale=None, options=self.options(case),
+                dropout=case.dropout, scale=case.scale, options=self.options(case),
             )  # fmt: skip
             with torch.no_grad():
                 for parameter in module.parameters():
@@ -171,7 +169,13 @@ class Subject:
         return module.to(self.device, case.dtype)
 
     def d_model(self, case: Case) -> int | None:
-        return case.heads * case.dim if self.can.needs_x else None
+        """C, where its rule reads x."""
+        if not self.can.needs_x:
+            return None
+        own = self.instance
+        if own is not None and (own.n_heads, own.head_dim) == (case.heads, case.dim):
+            return own.d_model
+        return case.heads * case.dim
 
     def inputs(self, case: Case) -> Inputs:
         return make_inputs(case, self.device, self.d_model(case))
@@ -194,91 +198,28 @@ class Subject:
             return None
 
     def expect_definition(self, module: Attention, inputs: Inputs, out: Tensor, what: str = "out") -> None:
-        """Raise `Failed` unless ``out`` is the definition of these inputs, within what plain arithmetic loses."""
+        """Raise `Failed` unless ``out`` is the definition of these inputs, in their type, within what plain arithmetic loses."""
+        if (out.dtype, out.device) != (inputs.q.dtype, inputs.q.device):
+            raise Failed(f"{inputs.q.dtype} on {inputs.q.device}", f"{out.dtype} on {out.device}", what)
         expect_close(out, self.exact(module, inputs), self.plain(module, inputs), what)
 
-    # -- judging ------------------------------------------------------------------------------------------------------
 
-    def verify(
-        self, check: str, case: Case, prop: Property, *, training: bool = False, shrink: bool = True, about: str = ""
-    ) -> Result:
-        """Try a property on a case: passed, failed on the smallest input found, refused as declared, or skipped with a reason."""
-        if training and not self.trains:
-            return Result(
-                check, str(case), SKIPPED, detail=f"{self.name} declares no backward on {self.device}", about=about
-            )
-        why = self.reasons(case, training)
-        if why:
-            return self._expect_refusal(check, case, why, about)
-        failure = self._attempt(case, prop)
-        if isinstance(failure, Skip):
-            return Result(check, str(case), SKIPPED, detail=str(failure), about=about)
-        if failure is None:
-            return Result(check, str(case), PASSED, about=about)
-        if shrink and self.shrink:
-            case, failure = self._smallest(case, prop, failure, training)
-        return Result(check, str(case), FAILED, failure.expected, failure.actual, failure.where, failure.detail, about)
-
-    def _attempt(self, case: Case, prop: Property) -> Failed | Skip | None:
-        try:
-            prop(self, case)
-        except (Failed, Skip) as found:
-            return found
-        except Exception as error:  # whatever the attention under check raises is a finding, and is reported whole
-            return Failed("a result", f"{type(error).__name__}: {error}", detail=_location(error))
-        return None
-
-    def _smallest(self, case: Case, prop: Property, failure: Failed, training: bool) -> tuple[Case, Failed]:
-        """Greedy descent over `Case.smaller` while the property still fails."""
-        tries, moved = SHRINK_TRIES, True
-        while moved:
-            moved = False
-            for candidate in case.smaller():
-                if tries == 0:
-                    return case, failure
-                if self.reasons(candidate, training):
-                    continue
-                tries -= 1
-                found = self._attempt(candidate, prop)
-                if isinstance(found, Failed):
-                    case, failure, moved = candidate, found, True
-                    break
-        return case, failure
-
-    def _expect_refusal(self, check: str, case: Case, why: list[str], about: str) -> Result:
-        """What is not declared must be refused when asked for, not only on paper."""
-        try:
-            module = self.build(case)
-            with torch.no_grad():
-                module(*self.inputs(case))
-        except RequestError:
-            return Result(check, str(case), REFUSED, detail="; ".join(why), about=about)
-        except Exception as error:
-            return Result(
-                check, str(case), FAILED, f"Refused: {'; '.join(why)}", f"{type(error).__name__}: {error}", about=about
-            )
-        return Result(check, str(case), FAILED, f"Refused: {'; '.join(why)}", "it computed something", about=about)
+def one_head(subject: Subject) -> Case:
+    """The plainest case with as few heads as it takes: for long inputs."""
+    base = subject.base
+    single = replace(base, heads=1, kv_heads=1)
+    return base if subject.reasons(single) else single
 
 
-def each(subject: Subject, check: str, cases: Iterable[Case], prop: Property, **how) -> Iterator[Result]:
-    """`Subject.verify` over many cases, each tried once."""
-    for case in dict.fromkeys(cases):
-        yield subject.verify(check, case, prop, **how)
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[nn.Module]:
+    """The module in evaluation, and afterwards as it was."""
+    mode = module.training
+    try:
+        yield module.eval()
+    finally:
+        module.train(mode)
 
 
 def _name(cls: type[Attention]) -> str:
     return cls.__name__ if cls.name == "unregistered" else cls.name
-
-
-def _location(error: Exception) -> str:
-    """File, line and function of the innermost frame."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    if trace is None:
-        return ""
-    code = trace.tb_frame.f_code
-    return f"raised in {code.co_filename.rsplit('/', 1)[-1]}:{trace.tb_lineno} {code.co_name}"
-
-
-__all__ = ["Property", "Refused", "Subject", "each"]

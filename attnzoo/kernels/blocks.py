@@ -204,7 +204,10 @@ def _gather(t: Tensor, wanted: Tensor) -> Tensor:
 def _read(t: Tensor, blocks: Tensor | int, cut: Cut, n: int) -> Iterable[Tensor]:
     """(B, G, Tk, D) -> (B, G, n, m·c, D), n blocks at a time: the keys each query block reads, zeros outside."""
     if isinstance(blocks, int):  # a negative pad drops the keys before the first block that is read
-        return [Overlapping.apply(pad_tokens(t, (blocks - 1 - cut.first) * cut.c, cut.tail), blocks, cut.c)]
+        padded = pad_tokens(t, (blocks - 1 - cut.first) * cut.c, cut.tail)
+        if blocks == 1:  # compiled, a stride must be a constant, a shape need not
+            return [padded.unflatten(2, (-1, cut.c))]
+        return [Overlapping.apply(padded, blocks, cut.c)]
     parts = blocks[cut.first :].clamp(min=0).split(n)
     by_block = pad_tokens(t, 0, -t.shape[2] % cut.c).unflatten(2, (-1, cut.c))
     if t.requires_grad and torch.is_grad_enabled():  # all parts at once: their gradients are summed in one place

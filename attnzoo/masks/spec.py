@@ -117,8 +117,8 @@ class Mask:
         """Visibility of key positions ``j`` to query positions ``i``.
 
         Args:
-            i, j: integer tensors of one broadcast shape S. Positions outside the sequence (negative) see and show nothing
-                where a tensor field has to be read.
+            i, j: integer tensors of one broadcast shape S. Positions outside the sequence (negative, or T and beyond) see
+                and show nothing where a tensor field has to be read.
 
         Returns:
             bool S when the mask is static, else (B, *S).
@@ -131,7 +131,8 @@ class Mask:
         if self.key_padding is not None:
             visible = visible & _gather(self.key_padding, j, outside=False)
         if self.documents is not None:
-            inside = (i >= 0) & (j >= 0)
+            n_tokens = self.documents.shape[1]
+            inside = (i >= 0) & (i < n_tokens) & (j >= 0) & (j < n_tokens)
             visible = visible & inside & (_gather(self.documents, i) == _gather(self.documents, j))
         return visible
 

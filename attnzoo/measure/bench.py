@@ -100,11 +100,16 @@ def bench(
             )  # fmt: skip
         timings |= {key: Timing(status=status, reasons=reasons) for key, (status, reasons) in refused.items()}
         for key in sorted(timings, key=lambda key: key.n_tokens):  # a stable sort: the names keep their order
+<<<<<<< HEAD
             row = row_of(key, {"level": level, "op": op}, setting, works.get(key), timings[key], rates)
             if fresh_memory and row["status"] == "ok":
                 row |= _fresh(level, key, op, setting)
             rows.append(row)
     return {"rows": rows, "growth": growth(rows, _declared(names)), "machine": machine(device, dtype, rates)}
+=======
+            rows.append(_row(key, {"level": level, "op": op}, setting, works.get(key), timings[key], rates))
+    return {"rows": rows, "growth": growth(rows, _declared(names, setting)), "machine": _machine(device, dtype, rates)}
+>>>>>>> 18e62b6 (The suite draws whole cases, looks far out, and holds caches, backward passes and dropout apart; 60 planted bugs more)
 
 
 def quick_check(name: str, device: str, dtype: torch.dtype, options: dict) -> tuple[str, list[str]]:
@@ -180,11 +185,12 @@ def _fresh(level: str, key: Key, op: str, setting: Setting) -> dict[str, Any]:
     }
 
 
-def _declared(names: Sequence[str]) -> dict[tuple[str, str, str], float]:
+def _declared(names: Sequence[str], setting: Setting) -> dict[tuple[str, str, str], float]:
     """What each backend claims: time and memory of the operator and of training, and decoding, which reads the state."""
     claims = {}
     for name in names:
-        can = registry.get(name).capabilities
+        options = registry.parse_options(name, setting.options.get(name, {}))
+        can = registry.get(name).declared(options, torch.device(setting.device).type)
         for op in ("forward", "forward+backward", "train_step", "prefill"):
             claims[name, op, "time"], claims[name, op, "memory"] = can.time, can.memory
         claims[name, "decode", "time"] = can.state

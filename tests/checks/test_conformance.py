@@ -18,7 +18,7 @@ SETTINGS = [
 ]
 VARIANTS = {
     "definition", "mask_fields", "mask_readout", "future_by_change", "future_by_gradient", "decoding", "gradients",
-    "empty_rows", "cache", "head_groups",
+    "empty_rows", "cache", "head_groups", "growth",
 }  # fmt: skip
 CASES = [
     pytest.param(name, options, one, id="-".join([name, *map(str, options.values()), one.name]))
@@ -29,7 +29,7 @@ CASES = [
 
 
 # tracing takes up to half a minute a backend; the others' is run by `attnzoo check NAME` and `pytest --slow`
-COMPILED_EACH_TIME = {"exact", "sdpa", "sliding_window", "linear", "retention"}
+COMPILED_EACH_TIME = {"exact", "sdpa", "sliding_window", "chunked_local", "linear", "retention"}
 
 
 @pytest.mark.parametrize(("name", "options", "one"), CASES)

@@ -179,3 +179,17 @@ def test_the_page_of_checks_is_up_to_date():
     root = Path(__file__).parents[2]
     run = subprocess.run([sys.executable, root / "scripts" / "checks_page.py", "--check"], check=False, cwd=root)
     assert run.returncode == 0, "run scripts/checks_page.py"
+
+
+def test_costs_are_declared_for_the_options_and_the_device():
+    assert Subject.of("block_sparse").can.time == 1.0
+    assert Subject.of("block_sparse", layout="fixed").can.time == 2.0
+    assert [attnzoo.registry.get("flex").declared(attnzoo.Options(), d).memory for d in ("cpu", "cuda")] == [2.0, 1.0]
+
+
+def test_checks_run_side_by_side_keep_their_order(capsys, monkeypatch):
+    from attnzoo.cli import main
+
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    assert main(["check", "sdpa", "exact", "--only", "state_growth", "--json"]) == 0
+    assert [r["subject"] for r in json.loads(capsys.readouterr().out)] == ["sdpa", "exact"]

@@ -127,7 +127,7 @@ class CacheBytesWrong(Sound):
 class FullCacheSlides(Sound):
     """a full cache silently drops its oldest token"""
 
-    caught_by = "cache"
+    caught_by = "full_cache"
 
     def extend(self, q, k, v, cache, *rest, **named):
         if cache.length == cache.max_tokens:
@@ -138,7 +138,7 @@ class FullCacheSlides(Sound):
 class RefusedTokenCounted(Sound):
     """a token that a full cache refused is counted"""
 
-    caught_by = "cache"
+    caught_by = "full_cache"
 
     def extend(self, q, k, v, cache, *rest, **named):
         try:

@@ -11,7 +11,9 @@ from torch.nn import functional as F
 
 from attnzoo.contract import Attention, Capabilities
 
-FILES = ("bugs_softmax", "bugs_masks", "bugs_decoding", "bugs_recurrent", "bugs_sparse", "bugs_module")
+FILES = (
+    "bugs_softmax", "bugs_masks", "bugs_decoding", "bugs_recurrent", "bugs_sparse", "bugs_module", "bugs_far", "bugs_memory",
+)  # fmt: skip
 
 
 class Sound(Attention):
