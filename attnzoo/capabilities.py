@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, fields, replace
 
 import torch
 
-from attnzoo.errors import RequestError
 from attnzoo.masks import FIELDS
 
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -27,7 +26,7 @@ def cut_down(options: Options, sizes: Sequence[int] = (4, 8, 16)) -> Options:
     for size in sizes:
         try:
             return replace(options, **{name: min(count, size) for name, count in large.items()})  # type: ignore[arg-type]
-        except RequestError:
+        except ValueError:  # as RequestError is; other packages raise the plain one
             continue
     return options
 

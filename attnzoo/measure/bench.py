@@ -100,16 +100,11 @@ def bench(
             )  # fmt: skip
         timings |= {key: Timing(status=status, reasons=reasons) for key, (status, reasons) in refused.items()}
         for key in sorted(timings, key=lambda key: key.n_tokens):  # a stable sort: the names keep their order
-<<<<<<< HEAD
             row = row_of(key, {"level": level, "op": op}, setting, works.get(key), timings[key], rates)
             if fresh_memory and row["status"] == "ok":
                 row |= _fresh(level, key, op, setting)
             rows.append(row)
-    return {"rows": rows, "growth": growth(rows, _declared(names)), "machine": machine(device, dtype, rates)}
-=======
-            rows.append(_row(key, {"level": level, "op": op}, setting, works.get(key), timings[key], rates))
-    return {"rows": rows, "growth": growth(rows, _declared(names, setting)), "machine": _machine(device, dtype, rates)}
->>>>>>> 18e62b6 (The suite draws whole cases, looks far out, and holds caches, backward passes and dropout apart; 60 planted bugs more)
+    return {"rows": rows, "growth": growth(rows, _declared(names, setting)), "machine": machine(device, dtype, rates)}
 
 
 def quick_check(name: str, device: str, dtype: torch.dtype, options: dict) -> tuple[str, list[str]]:
