@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,14 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PROJECT = """
-[build-system]
-requires = ["hatchling"]
-build-backend = "hatchling.build"
-[project]
-name = "my-package"
-version = "1.0"
-"""
+PLUGIN, LEAKING = ROOT / "tests" / "plugin", ROOT / "tests" / "plugin_leaking"
 
 
 def block(name: str, language: str) -> str:
@@ -30,14 +24,11 @@ def block(name: str, language: str) -> str:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory) -> Path:
-    """The README's package, built and installed by pip into a folder."""
-    source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("site")
-    entry_points = re.search(r"```toml\n(.*?)```", README, re.DOTALL)
-    assert entry_points
-    (source / "pyproject.toml").write_text(PROJECT + entry_points.group(1))
-    (source / "my_package.py").write_text(block("plugin", "python"))
+    """The packages of tests/plugin and tests/plugin_leaking, built and installed by pip into a folder."""
+    target = tmp_path_factory.mktemp("site")
     pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--target", str(target)]
-    subprocess.run([*pip, str(source)], check=True, capture_output=True)
+    sources = [shutil.copytree(folder, tmp_path_factory.mktemp("source") / folder.name) for folder in (PLUGIN, LEAKING)]
+    subprocess.run([*pip, *map(str, sources)], check=True, capture_output=True)
     return target
 
 
@@ -50,8 +41,27 @@ def attnzoo(site: Path, *words: str, cwd: Path) -> subprocess.CompletedProcess[s
     )
 
 
-def test_the_plugin_is_under_30_lines():
-    assert len(block("plugin", "python").strip().splitlines()) < 30
+def test_the_readme_shows_the_plugin_as_it_is():
+    text = (PLUGIN / "my_package.py").read_text(encoding="utf-8")
+    assert block("plugin", "python") == text
+    assert len(text.splitlines()) < 30
+    entry_points = re.search(r"```toml\n(.*?)```", README, re.DOTALL)
+    assert entry_points
+    assert (PLUGIN / "pyproject.toml").read_text(encoding="utf-8").endswith(entry_points.group(1))
+
+
+def test_the_leaking_plugin_fails_with_the_property_and_the_smallest_input(installed, tmp_path):
+    checked = attnzoo(installed, "check", "relu_leaking", "--quick", cwd=tmp_path)
+    assert checked.returncode == 1, checked.stdout + checked.stderr
+    for said in (
+        "FAILED future_by_change",
+        "FAILED future_by_gradient",
+        "Tq=2 Tk=2",
+        "expected",
+        "actual",
+        "docs/checks.md#",
+    ):
+        assert said in checked.stdout
 
 
 def test_the_plugin_is_listed_checked_and_compared(installed, tmp_path):
