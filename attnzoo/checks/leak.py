@@ -23,6 +23,8 @@ from attnzoo.errors import RequestError
 
 EVERY_POSITION = 128
 """Up to this T each position is a cut; beyond it, edges of blocks and chunks."""
+ANYWHERE = 16
+"""Further cuts beyond it, drawn by the seed."""
 
 PROBES: tuple[Callable[[Subject], list[LeakTest]], ...] = (
     probes.repeatable,
@@ -96,8 +98,8 @@ def leak_test(
         exact: whether earlier logits must stay bitwise equal. None: yes, unless an attention of the model declares that
             its kernel cannot promise it; then, as with False, a change within `rounding` of the logits is let pass.
         cuts: positions whose token, and all after it, are changed. None: each one up to T = 128; beyond that 1, 2,
-            T - 1, and around the edges of blocks and chunks. A future key seen by one row only, just ahead of it, is
-            certain to be found only where each position is a cut.
+            T - 1, around the edges of blocks and chunks, and 16 drawn by the seed. A future key seen by one row only, just
+            ahead of it, is certain to be found only where each position is a cut.
         batch_size: B.
         model: the module behind the callable, where it cannot be found from it.
 
@@ -143,7 +145,7 @@ def default_cuts(n_tokens: int, seed: int = 0) -> list[int]:
     powers = [2**p for p in range(5, n_tokens.bit_length())]
     edges = {*powers, *(3 * p for p in powers), n_tokens // 4, n_tokens // 2, 3 * n_tokens // 4}
     draw = torch.Generator().manual_seed(seed)
-    some = (32 * torch.randint(1, -(-n_tokens // 32), (4,), generator=draw)).tolist()
+    some = torch.randint(1, n_tokens, (ANYWHERE,), generator=draw).tolist()
     near = {e + d for e in edges for d in (-1, 0, 1)} | {1, 2, n_tokens - 1, *some}
     return sorted(c for c in near if 0 < c < n_tokens)
 

@@ -16,9 +16,9 @@ class SeesAheadFarOut(Sound):
 
     caught_by = "long_inputs"
 
-    def visible(self, mask, n_queries, n_keys, q):
+    def mask_of(self, mask, n_queries, n_keys, q):
         i, j = self.positions(n_queries, n_keys, q)
-        return super().visible(mask, n_queries, n_keys, q) | ((i == 1030) & (j == 1031))
+        return super().mask_of(mask, n_queries, n_keys, q) | ((i == 1030) & (j == 1031))
 
 
 class SeesAheadPastABlock(Sound):
@@ -26,9 +26,9 @@ class SeesAheadPastABlock(Sound):
 
     caught_by = "mask_readout_far"
 
-    def visible(self, mask, n_queries, n_keys, q):
+    def mask_of(self, mask, n_queries, n_keys, q):
         i, j = self.positions(n_queries, n_keys, q)
-        return super().visible(mask, n_queries, n_keys, q) | ((i == 200) & (j == 201))
+        return super().mask_of(mask, n_queries, n_keys, q) | ((i == 200) & (j == 201))
 
 
 class FaintFutureFarOut(Sound):
@@ -50,9 +50,9 @@ class SecondBlockLosesAKey(Sound):
 
     caught_by = "long_inputs"
 
-    def visible(self, mask, n_queries, n_keys, q):
+    def mask_of(self, mask, n_queries, n_keys, q):
         i, j = self.positions(n_queries, n_keys, q)
-        return super().visible(mask, n_queries, n_keys, q) & ~((i >= 128) & (i < 256) & (j == 127))
+        return super().mask_of(mask, n_queries, n_keys, q) & ~((i >= 128) & (i < 256) & (j == 127))
 
 
 class LongPaddingIgnored(Sound):
@@ -60,8 +60,8 @@ class LongPaddingIgnored(Sound):
 
     caught_by = "long_inputs"
 
-    def visible(self, mask, n_queries, n_keys, q):
-        return super().visible(replace(mask, key_padding=None) if n_keys > 128 else mask, n_queries, n_keys, q)
+    def mask_of(self, mask, n_queries, n_keys, q):
+        return super().mask_of(replace(mask, key_padding=None) if n_keys > 128 else mask, n_queries, n_keys, q)
 
 
 class LongGradientOff(Sound):
@@ -78,9 +78,9 @@ class WideWindowClamped(Sound):
 
     caught_by = "long_inputs"
 
-    def visible(self, mask, n_queries, n_keys, q):
+    def mask_of(self, mask, n_queries, n_keys, q):
         narrow = mask if mask.window is None else replace(mask, window=min(mask.window, 64))
-        return super().visible(narrow, n_queries, n_keys, q)
+        return super().mask_of(narrow, n_queries, n_keys, q)
 
 
 class ManySinksClamped(Sound):
@@ -88,8 +88,8 @@ class ManySinksClamped(Sound):
 
     caught_by = "mixed_inputs"
 
-    def visible(self, mask, n_queries, n_keys, q):
-        return super().visible(replace(mask, sinks=min(mask.sinks, 4)), n_queries, n_keys, q)
+    def mask_of(self, mask, n_queries, n_keys, q):
+        return super().mask_of(replace(mask, sinks=min(mask.sinks, 4)), n_queries, n_keys, q)
 
 
 class ManyHeadsReordered(Sound):
@@ -107,8 +107,8 @@ class FourthRowUnmasked(Sound):
 
     caught_by = "mixed_inputs"
 
-    def visible(self, mask, n_queries, n_keys, q):
-        seen = super().visible(mask, n_queries, n_keys, q)
+    def mask_of(self, mask, n_queries, n_keys, q):
+        seen = super().mask_of(mask, n_queries, n_keys, q)
         return seen if len(seen) < 4 else torch.cat([seen[:3], seen[:1].expand(len(seen) - 3, -1, -1, -1)])
 
 
@@ -126,11 +126,11 @@ class SharedPaddingForOneRow(Sound):
 
     caught_by = "mixed_inputs"
 
-    def visible(self, mask, n_queries, n_keys, q):
-        seen = super().visible(mask, n_queries, n_keys, q)
+    def mask_of(self, mask, n_queries, n_keys, q):
+        seen = super().mask_of(mask, n_queries, n_keys, q)
         if mask.key_padding is None or len(mask.key_padding) == len(q):
             return seen
-        plain = super().visible(replace(mask, key_padding=None), n_queries, n_keys, q)
+        plain = super().mask_of(replace(mask, key_padding=None), n_queries, n_keys, q)
         return torch.cat([seen[:1], plain.expand(len(q) - 1, -1, -1, -1)])
 
 
@@ -139,12 +139,12 @@ class DeepPaddingIgnored(Sound):
 
     caught_by = "mixed_inputs"
 
-    def visible(self, mask, n_queries, n_keys, q):
+    def mask_of(self, mask, n_queries, n_keys, q):
         if mask.key_padding is not None and n_keys > 4:
             hidden = (~mask.key_padding).long()
             runs = F.pad(hidden, (3, 0)).unfold(1, 4, 1).sum(-1) == 4
             mask = replace(mask, key_padding=mask.key_padding | runs)
-        return super().visible(mask, n_queries, n_keys, q)
+        return super().mask_of(mask, n_queries, n_keys, q)
 
 
 class NegativeDocumentHidden(Sound):
@@ -152,8 +152,8 @@ class NegativeDocumentHidden(Sound):
 
     caught_by = "mixed_inputs"
 
-    def visible(self, mask, n_queries, n_keys, q):
-        seen = super().visible(mask, n_queries, n_keys, q)
+    def mask_of(self, mask, n_queries, n_keys, q):
+        seen = super().mask_of(mask, n_queries, n_keys, q)
         return seen if mask.documents is None else seen & (mask.documents >= 0)[:, None, None, :]
 
 
@@ -162,9 +162,9 @@ class DocumentsModuloFour(Sound):
 
     caught_by = "mixed_inputs"
 
-    def visible(self, mask, n_queries, n_keys, q):
+    def mask_of(self, mask, n_queries, n_keys, q):
         few = mask if mask.documents is None else replace(mask, documents=mask.documents % 4)
-        return super().visible(few, n_queries, n_keys, q)
+        return super().mask_of(few, n_queries, n_keys, q)
 
 
 class EvaluationForgetsPadding(Sound):
@@ -172,8 +172,8 @@ class EvaluationForgetsPadding(Sound):
 
     caught_by = "mask_fields"
 
-    def visible(self, mask, n_queries, n_keys, q):
-        return super().visible(mask if self.training else replace(mask, key_padding=None), n_queries, n_keys, q)
+    def mask_of(self, mask, n_queries, n_keys, q):
+        return super().mask_of(mask if self.training else replace(mask, key_padding=None), n_queries, n_keys, q)
 
 
 class RecordingDiffers(Sound):
@@ -279,8 +279,8 @@ class MoreQueriesThanKeysMasked(Sound):
 
     caught_by = "mixed_inputs"
 
-    def visible(self, mask, n_queries, n_keys, q):
-        return super().visible(replace(mask, key_padding=None) if n_queries > n_keys else mask, n_queries, n_keys, q)
+    def mask_of(self, mask, n_queries, n_keys, q):
+        return super().mask_of(replace(mask, key_padding=None) if n_queries > n_keys else mask, n_queries, n_keys, q)
 
 
 class DocumentsReplacePadding(Sound):
@@ -288,10 +288,10 @@ class DocumentsReplacePadding(Sound):
 
     caught_by = "mask_fields"
 
-    def visible(self, mask, n_queries, n_keys, q):
-        seen = super().visible(mask, n_queries, n_keys, q)
+    def mask_of(self, mask, n_queries, n_keys, q):
+        seen = super().mask_of(mask, n_queries, n_keys, q)
         if mask.documents is None or mask.key_padding is None:
             return seen
-        loose = super().visible(Mask(mask.causal, documents=mask.documents), n_queries, n_keys, q)
+        loose = super().mask_of(Mask(mask.causal, documents=mask.documents), n_queries, n_keys, q)
         half = torch.arange(n_queries, device=q.device)[:, None] >= n_queries // 2
         return torch.where(half, loose, seen)

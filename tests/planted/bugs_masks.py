@@ -16,8 +16,8 @@ class ReversedMask(Sound):
 
     caught_by = "future_by_gradient"
 
-    def visible(self, mask, n_queries, n_keys, q):
-        return super().visible(mask, n_queries, n_keys, q).flip(-1, -2)
+    def mask_of(self, mask, n_queries, n_keys, q):
+        return super().mask_of(mask, n_queries, n_keys, q).flip(-1, -2)
 
 
 class OneAhead(Sound):
@@ -25,9 +25,9 @@ class OneAhead(Sound):
 
     caught_by = "future_by_gradient"
 
-    def visible(self, mask, n_queries, n_keys, q):
+    def mask_of(self, mask, n_queries, n_keys, q):
         i, j = self.positions(n_queries, n_keys, q)
-        return mask.at(i, j) | (j == i + 1) if mask.static else super().visible(mask, n_queries, n_keys, q)
+        return mask.at(i, j) | (j == i + 1) if mask.static else super().mask_of(mask, n_queries, n_keys, q)
 
 
 class OneBehind(Sound):
@@ -35,9 +35,9 @@ class OneBehind(Sound):
 
     caught_by = "mask_readout"
 
-    def visible(self, mask, n_queries, n_keys, q):
+    def mask_of(self, mask, n_queries, n_keys, q):
         i, j = self.positions(n_queries, n_keys, q)
-        return super().visible(mask, n_queries, n_keys, q) & ((j < i) | (i == 0))
+        return super().mask_of(mask, n_queries, n_keys, q) & ((j < i) | (i == 0))
 
 
 class OneExtraFutureKey(Sound):
@@ -45,8 +45,8 @@ class OneExtraFutureKey(Sound):
 
     caught_by = "future_by_gradient"
 
-    def visible(self, mask, n_queries, n_keys, q):
-        seen = super().visible(mask, n_queries, n_keys, q).clone()
+    def mask_of(self, mask, n_queries, n_keys, q):
+        seen = super().mask_of(mask, n_queries, n_keys, q).clone()
         if n_queries == n_keys and n_keys > 2:
             seen[..., n_keys // 2, n_keys // 2 + 1] = True
         return seen
@@ -67,7 +67,7 @@ class PaddingOnQueries(Sound):
 
     caught_by = "hidden_by_gradient"
 
-    def visible(self, mask, n_queries, n_keys, q):
+    def mask_of(self, mask, n_queries, n_keys, q):
         seen = replace(mask, key_padding=None).dense(n_queries, n_keys, q.device)
         if mask.key_padding is None or n_queries != n_keys:
             return seen
@@ -116,10 +116,10 @@ class TopLeft(Sound):
 
     caught_by = "definition"
 
-    def visible(self, mask, n_queries, n_keys, q):
+    def mask_of(self, mask, n_queries, n_keys, q):
         if n_queries < n_keys and mask.static:
             return mask.dense(n_keys, n_keys, q.device)[:, :, :n_queries]
-        return super().visible(mask, n_queries, n_keys, q)
+        return super().mask_of(mask, n_queries, n_keys, q)
 
 
 class WindowPlusOne(Sound):
@@ -127,9 +127,9 @@ class WindowPlusOne(Sound):
 
     caught_by = "mask_readout"
 
-    def visible(self, mask, n_queries, n_keys, q):
+    def mask_of(self, mask, n_queries, n_keys, q):
         wider = mask if mask.window is None else replace(mask, window=mask.window + 1)
-        return super().visible(wider, n_queries, n_keys, q)
+        return super().mask_of(wider, n_queries, n_keys, q)
 
 
 class WindowIgnored(Sound):
@@ -137,8 +137,8 @@ class WindowIgnored(Sound):
 
     caught_by = "mask_readout"
 
-    def visible(self, mask, n_queries, n_keys, q):
-        return super().visible(replace(mask, window=None), n_queries, n_keys, q)
+    def mask_of(self, mask, n_queries, n_keys, q):
+        return super().mask_of(replace(mask, window=None), n_queries, n_keys, q)
 
 
 class WindowReplacesPadding(Sound):
@@ -146,9 +146,9 @@ class WindowReplacesPadding(Sound):
 
     caught_by = "mask_fields"
 
-    def visible(self, mask, n_queries, n_keys, q):
+    def mask_of(self, mask, n_queries, n_keys, q):
         kept = mask if mask.window is None else Mask(mask.causal, mask.window, mask.sinks, mask.prefix)
-        return super().visible(kept, n_queries, n_keys, q)
+        return super().mask_of(kept, n_queries, n_keys, q)
 
 
 class DocumentsIgnored(Sound):
@@ -156,8 +156,8 @@ class DocumentsIgnored(Sound):
 
     caught_by = "documents"
 
-    def visible(self, mask, n_queries, n_keys, q):
-        return super().visible(replace(mask, documents=None), n_queries, n_keys, q)
+    def mask_of(self, mask, n_queries, n_keys, q):
+        return super().mask_of(replace(mask, documents=None), n_queries, n_keys, q)
 
 
 class NeighbourDocument(Sound):
@@ -165,8 +165,8 @@ class NeighbourDocument(Sound):
 
     caught_by = "hidden_by_gradient"
 
-    def visible(self, mask, n_queries, n_keys, q):
-        seen = super().visible(mask, n_queries, n_keys, q)
+    def mask_of(self, mask, n_queries, n_keys, q):
+        seen = super().mask_of(mask, n_queries, n_keys, q)
         i, j = self.positions(n_queries, n_keys, q)
         return seen if mask.documents is None else seen | (j == i - 1)
 
@@ -176,8 +176,8 @@ class SinksIgnored(Sound):
 
     caught_by = "mask_readout"
 
-    def visible(self, mask, n_queries, n_keys, q):
-        return super().visible(replace(mask, sinks=0), n_queries, n_keys, q)
+    def mask_of(self, mask, n_queries, n_keys, q):
+        return super().mask_of(replace(mask, sinks=0), n_queries, n_keys, q)
 
 
 class PrefixIgnored(Sound):
@@ -185,8 +185,8 @@ class PrefixIgnored(Sound):
 
     caught_by = "mask_readout"
 
-    def visible(self, mask, n_queries, n_keys, q):
-        return super().visible(replace(mask, prefix=0), n_queries, n_keys, q)
+    def mask_of(self, mask, n_queries, n_keys, q):
+        return super().mask_of(replace(mask, prefix=0), n_queries, n_keys, q)
 
 
 class AlwaysCausal(Sound):
@@ -194,8 +194,8 @@ class AlwaysCausal(Sound):
 
     caught_by = "mask_readout"
 
-    def visible(self, mask, n_queries, n_keys, q):
-        return super().visible(replace(mask, causal=True), n_queries, n_keys, q)
+    def mask_of(self, mask, n_queries, n_keys, q):
+        return super().mask_of(replace(mask, causal=True), n_queries, n_keys, q)
 
 
 class KernelByLength(Sound):
@@ -203,8 +203,8 @@ class KernelByLength(Sound):
 
     caught_by = "mask_fields"
 
-    def visible(self, mask, n_queries, n_keys, q):
-        return super().visible(replace(mask, key_padding=None) if n_keys > 32 else mask, n_queries, n_keys, q)
+    def mask_of(self, mask, n_queries, n_keys, q):
+        return super().mask_of(replace(mask, key_padding=None) if n_keys > 32 else mask, n_queries, n_keys, q)
 
 
 class BiasIgnored(Sound):
@@ -221,8 +221,8 @@ class HalfPrecisionPositions(Sound):
 
     caught_by = "mask_readout_far"
 
-    def visible(self, mask, n_queries, n_keys, q):
-        seen = super().visible(replace(mask, causal=False, window=None, sinks=0), n_queries, n_keys, q)
+    def mask_of(self, mask, n_queries, n_keys, q):
+        seen = super().mask_of(replace(mask, causal=False, window=None, sinks=0), n_queries, n_keys, q)
         i, j = (t.to(q.dtype) for t in self.positions(n_queries, n_keys, q))
         if mask.causal:
             seen = seen & ((j <= i) | (j < mask.prefix))

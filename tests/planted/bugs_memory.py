@@ -113,11 +113,11 @@ class PositionsWrapAt1024(Sound):
         i, j = super().positions(n_queries, n_keys, q)
         return i % 1024, j % 1024
 
-    def visible(self, mask, n_queries, n_keys, q):
+    def mask_of(self, mask, n_queries, n_keys, q):
         return (
             mask.at(*self.positions(n_queries, n_keys, q))[None]
             if mask.static
-            else super().visible(mask, n_queries, n_keys, q)
+            else super().mask_of(mask, n_queries, n_keys, q)
         )
 
 

@@ -37,8 +37,8 @@ class FirstRowForAll(Sound):
 
     caught_by = "mask_fields"
 
-    def visible(self, mask, n_queries, n_keys, q):
-        return super().visible(mask, n_queries, n_keys, q)[:1]
+    def mask_of(self, mask, n_queries, n_keys, q):
+        return super().mask_of(mask, n_queries, n_keys, q)[:1]
 
 
 class QueriesScaledInPlace(Sound):
@@ -248,8 +248,8 @@ class DefinitionLeaks(Sound):
         ahead = visible | torch.nn.functional.pad(visible, (1, 0))[..., :-1]
         return super().weights(q, k, ahead, bias, x)
 
-    def visible(self, mask, n_queries, n_keys, q):
-        seen = super().visible(mask, n_queries, n_keys, q)
+    def mask_of(self, mask, n_queries, n_keys, q):
+        seen = super().mask_of(mask, n_queries, n_keys, q)
         return seen | torch.nn.functional.pad(seen, (1, 0))[..., :-1]
 
 

@@ -32,7 +32,7 @@ class Sound(Attention):
             i, j = self.positions(n_queries, n_keys, q)
             scores = scores + bias.block(i, j)
         weights = self.normalise(
-            scores.float() if scores.dtype.itemsize == 2 else scores, self.visible(mask, n_queries, n_keys, q)
+            scores.float() if scores.dtype.itemsize == 2 else scores, self.mask_of(mask, n_queries, n_keys, q)
         )
         return self.mix(self.drop(weights.to(v.dtype)), v)
 
@@ -46,7 +46,7 @@ class Sound(Attention):
         i = torch.arange(n_keys - n_queries, n_keys, device=q.device)[:, None]
         return i, torch.arange(n_keys, device=q.device)[None, :]
 
-    def visible(self, mask, n_queries: int, n_keys: int, q: Tensor) -> Tensor:
+    def mask_of(self, mask, n_queries: int, n_keys: int, q: Tensor) -> Tensor:
         return mask.dense(n_queries, n_keys, q.device)
 
     def normalise(self, scores: Tensor, visible: Tensor) -> Tensor:
