@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from attnzoo.backends.linear import Linear
+from attnzoo.cache import KVCache
 from attnzoo.contract import Attention, Capabilities
 from attnzoo.kernels.features import elu_plus_one
 from attnzoo.kernels.gates import wide
@@ -153,6 +154,18 @@ class StateAcrossDocuments(Linear):
         return super().attend(q, k, v, replace(mask, documents=None), bias, x)
 
 
+class GatedCache(KVCache):
+    """Keys and values with the inputs their gates are computed from."""
+
+    def __init__(self, keys, values, x):
+        super().__init__(keys, values)
+        self.x = x
+
+    @property
+    def nbytes(self):
+        return super().nbytes + self.x.nbytes
+
+
 class Gated(Attention):
     """A causal sum under gates of the layer's input, without a fault: O_i = Σ_{j≤i} (q_i·k_j) g_j v_j, g = σ(x w)."""
 
@@ -178,9 +191,14 @@ class Gated(Attention):
         return (scores.masked_fill(~visible, 0.0) * self.gates(x)) @ self.repeat_kv(v)
 
     def new_cache(self, batch_size, max_tokens, device=None, dtype=None, value_dim=None):
-        cache = super().new_cache(batch_size, max_tokens, device, dtype, value_dim)
-        cache.x = torch.zeros(batch_size, max_tokens, self.d_model, device=device, dtype=dtype)
-        return cache
+        plain = super().new_cache(batch_size, max_tokens, device, dtype, value_dim)
+        x = torch.zeros(batch_size, max_tokens, self.d_model, device=device, dtype=dtype)
+        return GatedCache(plain.keys, plain.values, x)
+
+    def cache_bytes(self, batch_size, max_tokens, dtype):
+        return (
+            super().cache_bytes(batch_size, max_tokens, dtype) + batch_size * max_tokens * self.d_model * dtype.itemsize
+        )
 
     def attend_cached(self, q, k, v, cache, mask, bias, x):
         cache.x[:, cache.length : cache.length + x.shape[1]] = x
