@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from attnzoo.errors import Refused, RequestError
 from attnzoo.masks import Mask
@@ -79,8 +80,8 @@ def check_extension(q: Tensor, k: Tensor, v: Tensor, cache: Any, mask: Mask) -> 
 
 
 def _held(cache: Any) -> Iterator[Tensor]:
-    """The tensors among a cache's attributes, and among those of the caches it is made of."""
-    for value in vars(cache).values():
+    """The tensors among a cache's attributes, in tuples and lists too, and among those of the caches it is made of."""
+    for value in tree_leaves(list(vars(cache).values())):
         if isinstance(value, Tensor):
             yield value
         elif hasattr(value, "length"):
