@@ -18,7 +18,8 @@ HEAD = """# Planted bugs
 
 Written by `scripts/planted_table.py`; do not edit. {bugs} wrong attentions live in `tests/planted/`, each with one
 fault. The check in bold is the one that is meant to catch it, and `tests/planted/test_planted.py` holds it to that;
-the others that turn red too are listed after it. {slow} are tried only on the bugs meant for them, as they take
+the others that turn red too are listed after it (of `bugs_far` and `bugs_memory` two at most).
+{slow} are tried only on the bugs meant for them, as they take
 seconds.
 
 | planted bug | what is wrong | caught by | also red |

@@ -64,7 +64,9 @@ def run(arguments: Namespace) -> int:
     dtype = getattr(torch, arguments.dtype) if arguments.dtype else None
     one = partial(checks.check, device=device, dtype=dtype, quick=arguments.quick, only=arguments.only)
     reports = []
-    apart = device == "cpu" and not any(":" in name for name in names)  # what a file defines does not travel to a process
+    apart = device == "cpu" and not any(
+        ":" in name for name in names
+    )  # what a file defines does not travel to a process
     for report in _side_by_side(one, names) if apart else map(one, subjects):
         reports.append(report)
         if not arguments.json:
