@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -42,7 +42,7 @@ class RMSNorm(nn.RMSNorm):
     eps: float
 
     def forward(self, x: Tensor) -> Tensor:
-        return rms_norm(x, self.weight, cast(float, self.eps))
+        return rms_norm(x, self.weight, self.eps)
 
 
 class ShortConv(nn.Module):
