@@ -133,6 +133,10 @@ class Attention(nn.Module):
         """Forward floating-point operations of one sequence under a causal mask, two per multiply-add, projections excluded."""
         return softmax_flops(self, causal_pairs(n_queries, n_keys))
 
+    def decode_flops(self, context: int) -> float:
+        """The same for one token after ``context`` tokens in the cache; a rule that keeps a state reads only that."""
+        return self.flops(1, context + 1)
+
     # -- the public surface -------------------------------------------------------------------------------------------
 
     def forward(

@@ -128,6 +128,10 @@ class Based(Recurrent):
         near = 0.0 if self.near is None else self.near.flops(n_queries, n_keys)
         return super().flops(n_queries, n_keys) + maps + near
 
+    def decode_flops(self, context: int) -> float:
+        more = 0.0 if self.near is None else self.near.decode_flops(context) - self.near.flops(1, 1)
+        return super().decode_flops(context) + more
+
     def weights(self, q: Tensor, k: Tensor, visible: Tensor, bias: Tensor | None, x: Tensor | None) -> Tensor:
         small_q, small_k = q @ self.q_map.to(q.dtype), k @ self.repeat_kv(self.k_map[None])[0].to(k.dtype)
         far = taylor(small_q / math.sqrt(self.options.feature_dim)) @ taylor(small_k).mT

@@ -76,4 +76,4 @@ def _contestant(model: CausalLM, op: str, setting: Setting, n_tokens: int, preci
 def decode_flops(model: CausalLM, context: int) -> float:
     """Forward operations of one more token after ``context`` tokens, one sequence."""
     decoders = [block.attention.projection.decoder(block.attention.attention) for block in model.layers]
-    return model.flops(1) + sum(a.flops(1, context + 1) - a.flops(1, 1) for a in decoders)
+    return model.flops(1) + sum(a.decode_flops(context) - a.flops(1, 1) for a in decoders)

@@ -100,6 +100,17 @@ def test_decoding_costs_what_a_full_pass_adds():
     assert decode_flops(lm, 10) == lm.flops(11) - lm.flops(10)
 
 
+def test_decoding_a_state_costs_the_same_after_any_context():
+    def attention(name: str, context: int, **options) -> float:
+        lm = assemble(ModelConfig(1, 16, 2), AttentionConfig(name, options), PositionsConfig(), 32, 0)
+        return decode_flops(lm, context) - lm.flops(1) + lm.layers[0].attention.attention.flops(1, 1)
+
+    h, d, e = 2, 8, 9  # two reads and writes of the state, a product of q and k, one with v: two operations each
+    assert attention("linear", 10) == attention("linear", 5000) == h * (4 * d * e + 2 * (d + e))
+    assert attention("deltanet", 10) == attention("deltanet", 5000)
+    assert attention("based", 10, window=4) == attention("based", 5000, window=4) > attention("based", 2, window=4)
+
+
 def test_generation_and_chosen_works():
     found = bench(["sdpa"], level="model", ops=["generate"], lengths=[16], verify=trust, **SMALL)
     (row,) = found["rows"]
