@@ -7,7 +7,7 @@ from torch import Tensor
 
 from attnzoo.kernels.gates import Gate
 from attnzoo.kernels.recurrent import FROM_X, Recurrent, Terms
-from attnzoo.kernels.scan import chunks_of
+from attnzoo.kernels.scan import chunk_for
 
 
 class DeltaRule(Recurrent):
@@ -42,7 +42,7 @@ class DeltaRule(Recurrent):
         return delta_weights(unit(q) * self.scale, unit(k), self.repeat_kv(self.write_strength(x)), visible, decay)
 
     def flops(self, n_queries: int, n_keys: int) -> float:
-        c, d = chunks_of(self.options.chunk, n_keys)[0], self.head_dim
+        c, d = chunk_for(self.options.chunk, n_keys), self.head_dim
         solved = n_keys * (c + 1) * (d + 2 * d) + 4.0 * n_keys * d * d  # products of keys, the triangular solve, W S
         return super().flops(n_queries, n_keys) + self.n_kv_heads * solved
 

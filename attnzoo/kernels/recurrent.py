@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from attnzoo.contract import Attention, Capabilities, Options, Request, ScoreBias
 from attnzoo.errors import RequestError
 from attnzoo.kernels.gates import wide
-from attnzoo.kernels.scan import chunks_of, scan
+from attnzoo.kernels.scan import chunk_for, scan
 from attnzoo.masks import Mask
 
 
@@ -122,7 +122,7 @@ class Recurrent(Attention):
 
     def flops(self, n_queries: int, n_keys: int) -> float:
         e = self.head_dim + self.ones
-        inside = n_keys * (chunks_of(self.options.chunk, n_keys)[0] + 1) * (self.state_width + e)
+        inside = n_keys * (chunk_for(self.options.chunk, n_keys) + 1) * (self.state_width + e)
         return self.n_heads * (inside + 4.0 * n_keys * self.state_width * e)
 
     def decode_flops(self, context: int) -> float:

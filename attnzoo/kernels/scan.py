@@ -43,7 +43,10 @@ def scan(
         (B, H, Tq, E) and the state after the last token.
     """
     n_queries, n_keys = q.shape[2], k.shape[2]
-    c, n_chunks = chunks_of(chunk, n_keys)
+    c = chunk_for(chunk, n_keys)
+    # where chunks are summed and not walked through, torch.compile may leave their number open
+    open_ended = decay is None and beta is None and starts is None
+    n_chunks = -(-n_keys // c) if open_ended else chunk_count(c, n_keys)
     # earlier keys get queries of zero; queries before the first key (a negative pad) see nothing
     lead, tail = n_keys - n_queries, n_chunks * c - n_keys
     q, k, v = pad_tokens(q, lead, tail), pad_tokens(k, 0, tail), pad_tokens(v, 0, tail)
@@ -60,17 +63,20 @@ def scan(
     return pad_tokens(out, max(-lead, 0), 0), state
 
 
-def chunks_of(chunk: int, n_tokens: int) -> tuple[int, int]:
-    """The chunk, or the smallest power of two that holds all tokens; and how many of them hold all tokens.
-
-    Found by comparisons, so that both are constants to torch.compile and no shape below depends on the number of tokens.
-    """
-    c, n_chunks = 1, 1
+def chunk_for(chunk: int, n_tokens: int) -> int:
+    """The chunk, or the smallest power of two that holds all tokens. Found by comparisons: a constant to torch.compile."""
+    c = 1
     while c < chunk and c < n_tokens:
         c *= 2
+    return c
+
+
+def chunk_count(c: int, n_tokens: int) -> int:
+    """How many chunks hold all tokens. Found by comparisons, so that no shape below depends on the number of tokens."""
+    n_chunks = 1
     while n_chunks * c < n_tokens:
         n_chunks += 1
-    return c, n_chunks
+    return n_chunks
 
 
 def _chunks(q, k, v, decay, beta, run, state) -> tuple[Tensor, Tensor]:

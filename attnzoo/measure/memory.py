@@ -116,7 +116,8 @@ def in_fresh_process(module: str, description: dict[str, Any], timeout: float | 
     try:
         done = subprocess.run(
             command, input=json.dumps(description), capture_output=True, text=True, timeout=timeout,
-            env={**os.environ, "PYTHONPATH": path},
+            # or glibc may keep what large tensors leave in its heap, and the process peaks above what it uses
+            env={**os.environ, "PYTHONPATH": path, "MALLOC_MMAP_THRESHOLD_": str(2**20)},
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return nothing("failed", [f"the process that measured memory did not end within {timeout:g} s"])

@@ -43,12 +43,12 @@ class MLP(nn.Module):
     def __init__(self, cfg: ModelConfig) -> None:
         super().__init__()
         self.act = F.silu if cfg.mlp == "swiglu" else F.gelu
-        inner, hidden = mlp_matrices(cfg) - 1, hidden_width(cfg)
-        self.gate_up = nn.Linear(cfg.d_model, inner * hidden, bias=False)
-        self.down = nn.Linear(hidden, cfg.d_model, bias=False)
+        self.hidden = hidden_width(cfg)
+        self.gate_up = nn.Linear(cfg.d_model, (mlp_matrices(cfg) - 1) * self.hidden, bias=False)
+        self.down = nn.Linear(self.hidden, cfg.d_model, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        *gate, up = self.gate_up(x).split(self.down.in_features, -1)
+        *gate, up = self.gate_up(x).split(self.hidden, -1)
         return self.down(self.act(gate[0]) * up if gate else self.act(up))
 
 

@@ -20,23 +20,27 @@ VARIANTS = {
     "definition", "mask_fields", "mask_readout", "future_by_change", "future_by_gradient", "decoding", "gradients",
     "empty_rows", "cache", "head_groups", "growth",
 }  # fmt: skip
-CASES = [
-    pytest.param(name, options, one, id="-".join([name, *map(str, options.values()), one.name]))
-    for name, options in SETTINGS
-    for one in all_checks()
-    if not options or one.name in VARIANTS
-]
-
-
-# tracing takes up to half a minute a backend; the others' is run by `attnzoo check NAME` and `pytest --slow`
+# tracing takes up to half a minute a backend; that of the others is left to the whole suite
 COMPILED_EACH_TIME = {"exact", "sdpa", "sliding_window", "chunked_local", "linear", "retention"}
 
 
-@pytest.mark.parametrize(("name", "options", "one"), CASES)
+def pytest_generate_tests(metafunc):
+    """The short form of the suite; with --slow the whole of it, which is also what `attnzoo check --all` runs."""
+    if metafunc.function is not test_conformance:
+        return
+    slow = metafunc.config.getoption("--slow")
+    cases = [
+        pytest.param(name, options, one, id="-".join([name, *map(str, options.values()), one.name]))
+        for name, options in SETTINGS
+        for one in all_checks()
+        if (slow or one.quick or (one.name == "compilation" and name in COMPILED_EACH_TIME))
+        and (not options or one.name in VARIANTS)
+    ]
+    metafunc.parametrize(("name", "options", "one"), cases)
+
+
 def test_conformance(name, options, one, request):
-    if one.name == "compilation" and name not in COMPILED_EACH_TIME and not request.config.getoption("--slow"):
-        pytest.skip("compilation of this backend is checked with --slow")
-    hold(name, one, **options)
+    hold(name, one, quick=not request.config.getoption("--slow"), **options)
 
 
 @pytest.mark.gpu
