@@ -82,7 +82,11 @@ def is_key(key: str, cls: type[RunConfig]) -> bool:
 
 
 def unknown_key(key: str, cls: type[RunConfig]) -> str:
-    """One line for a key that does not exist: the key that was probably meant, and the valid ones beside it."""
+    """One line for a key that does not exist: the command that has it, or the key that was probably meant and the
+    valid ones beside it."""
+    elsewhere = [kind for kind, other in SCHEMAS.items() if other is not cls and key in keys(other)]
+    if elsewhere:
+        return f"{key!r} is a setting of attnzoo {elsewhere[0]}"
     known = list(keys(cls))
     parent, _, last = key.rpartition(".")
     same_last = [name for name in known if name.rpartition(".")[2] == last]

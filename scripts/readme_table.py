@@ -1,10 +1,12 @@
-"""Write the README's table from the records in experiments/demo; ``--check`` only says whether it is up to date.
+"""Write the tables of comparisons from their records under experiments; ``--check`` only says whether they are up to date.
 
-experiments/demo holds what `scripts/demo.sh` left in runs/demo: comparison.json, summary.csv and each cell's record.json.
+A page marks where: ``<!-- table: experiments/demo -->`` … ``<!-- /table -->``. The folder holds what the comparison left in
+its run folder: comparison.json, summary.csv and each cell's record.json.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -17,11 +19,16 @@ COLUMNS = (
     "val_bits_per_byte", "recall_accuracy", "train_step_ms", "train_step_ratio", "train_peak_memory_bytes",
     "decode_ms_per_token", "cache_bytes", "parameters", "train_flops",
 )  # fmt: skip
-BETWEEN = re.compile(r"(<!-- table: experiments/demo -->\n).*?(<!-- /table -->)", re.DOTALL)
+PAGES = ("README.md", "experiments/README.md")
+BETWEEN = re.compile(r"(<!-- table: (experiments/\w+) -->\n).*?(<!-- /table -->)", re.DOTALL)
 
 
-def table(found: Found) -> str:
-    """The comparison as Markdown: a row a backend, refused ones with their reason, then where it was measured."""
+def table(found: Found, shown: str) -> str:
+    """The comparison as Markdown: a row a backend, refused ones with their reason, then where it was measured.
+
+    Args:
+        shown: the link to its records.
+    """
     summary = summarise(found.records)
     columns = [column for key in COLUMNS for column in summary.columns if column.key == key]
     heads = ["backend", *(f"{c.title}{f' ({c.unit})' if c.unit else ''}" for c in columns), "leak tests", "kernel"]
@@ -32,33 +39,52 @@ def table(found: Found) -> str:
             lines.append(f"| `{row.label}` | {' | '.join([*cells, row.leak, row.kernel])} |")
         else:
             lines.append(f"| `{row.label}` | {' | '.join('–' * len(columns))} | {row.status} | {row.reasons[0]} |")
-    return "\n".join([*lines, "", where(found)])
+    return "\n".join([*lines, "", where(found, shown)])
 
 
-def where(found: Found) -> str:
+def where(found: Found, shown: str) -> str:
     """One line: machine, versions, commit, command."""
     record = next(r for r in found.records if r["status"] == "ok")
     environment, quality = record["environment"], record["quality"]
     seeds = sorted({r["seed"] for r in found.records})
+    text = dig(found.plan, "config.data.name", "the text").replace(
+        "moby_dick", "*Moby-Dick* (single bytes alone: 4.56 bits)"
+    )
+    symbols = dig(found.plan, "config.probe.task.n_symbols")
+    chance = f"; recall is accuracy on periodic recall (chance {1 / symbols:.2f})" if symbols else ""
     return (
-        f"Measured on {environment['cpu']}, {environment['threads']} of 2 threads a cell while training and 2 for the timings, "
-        f"{environment['precision']}, torch {dig(environment, 'torch')}, commit {str(environment['git_commit'])[:7]}: "
-        f"{quality['tokens_seen']:,} tokens of *Moby-Dick*, seed {', '.join(map(str, seeds))}. "
-        "Bits per byte of the whole validation split (single bytes alone: 4.56); recall is accuracy on periodic recall "
-        "(chance 0.02). `step` is the train step over `sdpa`'s in the same rounds with its 95 % interval. "
-        f"Records: [experiments/demo](experiments/demo); made by `{found.plan.get('command', 'scripts/demo.sh')}`."
+        f"Measured on {environment['cpu']}, {environment['threads']} of {environment['cores']} threads a cell while training "
+        f"and all for the timings, {environment['precision']}, torch {dig(environment, 'torch')}, "
+        f"commit {str(environment['git_commit'])[:7]}: {quality['tokens_seen']:,} tokens of {text}, "
+        f"seed {', '.join(map(str, seeds))}. Bits per byte of the whole validation split{chance}. `step` is the train step "
+        f"over that of `{dig(found.plan, 'config.baseline')}` in the same rounds with its 95 % interval. "
+        f"Records: [{shown}]({shown}); made by `{found.plan.get('command', 'unknown')}`."
     )
 
 
+def rewritten(page: str, name: str) -> str:
+    """The page with its tables made anew."""
+
+    def made(match: re.Match[str]) -> str:
+        folder = match.group(2)
+        shown = os.path.relpath(folder, Path(name).parent)
+        return f"{match.group(1)}{table(find_records(ROOT / folder), shown)}\n{match.group(3)}"
+
+    return BETWEEN.sub(made, page)
+
+
 def main() -> int:
-    readme = ROOT / "README.md"
-    old = readme.read_text(encoding="utf-8")
-    made = table(find_records(ROOT / "experiments" / "demo"))
-    new = BETWEEN.sub(lambda m: f"{m.group(1)}{made}\n{m.group(2)}", old)
-    if "--check" in sys.argv:
-        return int(new != old)
-    readme.write_text(new, encoding="utf-8")
-    return 0
+    stale = []
+    for name in PAGES:
+        page = ROOT / name
+        old = page.read_text(encoding="utf-8")
+        new = rewritten(old, name)
+        if new != old:
+            stale.append(name)
+            if "--check" not in sys.argv:
+                page.write_text(new, encoding="utf-8")
+    print("\n".join(stale))
+    return int(bool(stale) and "--check" in sys.argv)
 
 
 if __name__ == "__main__":

@@ -52,6 +52,15 @@ def test_a_comparison_defaults_to_the_nine_first_backends_with_the_recall_probe(
     assert (cfg.seeds, cfg.probe.enabled, cfg.baseline) == ([0], True, "sdpa")
 
 
+def test_the_zoo_is_every_shipped_backend() -> None:
+    cfg = compose("compare", ["experiment=zoo"], load_backends=False)
+    assert isinstance(cfg, CompareConfig)
+    shipped = [name for name in registry.list_backends() if registry.origin(name) == "attnzoo"]
+    assert sorted(cfg.backends) == shipped
+    with pytest.raises(RequestError, match=r"'backends' is a setting of attnzoo compare"):
+        compose("train", ["experiment=zoo"], load_backends=False)
+
+
 def test_options_of_compared_backends() -> None:
     cfg = compose("compare", ["backends=[sliding_window,sdpa]", "options.sliding_window.window=16"])
     assert isinstance(cfg, CompareConfig)
@@ -70,7 +79,7 @@ def test_every_preset_names_itself() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "group", "choice"),
-    [("train", group, choice) for group in groups.GROUPS for choice in groups.presets(group)]
+    [("train", group, choice) for group in groups.GROUPS for choice in groups.presets(group) if choice != "zoo"]
     + [("compare", "experiment", choice) for choice in groups.presets("experiment")],
 )
 def test_every_shipped_choice_composes(kind: str, group: str, choice: str) -> None:
@@ -209,7 +218,7 @@ def test_a_wrong_comparison_is_one_plain_line(overrides: list[str], says: str) -
 
 
 def test_a_run_has_no_backends() -> None:
-    assert "unknown key 'backends'" in faults("train", "backends=[sdpa]")[0]
+    assert faults("train", "backends=[sdpa]") == ["'backends' is a setting of attnzoo compare"]
 
 
 def test_all_faults_are_said_at_once() -> None:

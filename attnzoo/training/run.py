@@ -134,7 +134,7 @@ def stage(record: Record, name: str) -> Iterator[None]:
     try:
         yield
     finally:
-        record.environment.setdefault("stage_seconds", {})[name] = round(time.monotonic() - started, 2)
+        record.environment.setdefault("stage_seconds", {})[name] = round(time.monotonic() - started, 3)
 
 
 def train_main(run: Run) -> Fitted:
@@ -228,7 +228,7 @@ def merged_tasks(quality: dict[str, Any], probe: dict[str, Any]) -> dict[str, An
 def close(record: Record, folder: RunFolder, started: float, status: str, reasons: list[str]) -> Record:
     """Put in how it ended, and write the record."""
     record.update(status=status, reasons=reasons)
-    record.environment.update(end=now(), seconds=round(time.monotonic() - started, 1))
+    record.environment.update(end=now(), seconds=round(time.monotonic() - started, 3))
     record.save(folder.record)
     return record
 

@@ -240,7 +240,8 @@ def test_leaks_correctness_and_costs_are_in_the_record(tmp_path):
     assert record.cost.train_peak_memory_bytes > 4 * record.cost.parameters
     assert record.cost.cache_bytes == record.cost.cache_bytes_formula
     assert set(record.environment.stage_seconds) == {"train", "leak", "cost"}
-    assert sum(record.environment.stage_seconds.values()) < record.environment.seconds
+    rounding = 0.0005 * 4  # of the three stages and of the whole
+    assert sum(record.environment.stage_seconds.values()) <= record.environment.seconds + rounding
 
 
 def test_without_timing_only_counts_are_measured(tmp_path):
