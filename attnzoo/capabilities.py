@@ -42,6 +42,8 @@ class Capabilities:
         dropout: drops attention weights in training.
         cross: takes Tq ≠ Tk.
         value_dim: takes Dv ≠ D.
+        weighted_sum: the output is A V, one weight for each head, query and key. A rule that takes a maximum, gates or norms
+            single channels, or adds what is no value has weights for the eye only: they are not read out, nor dropped.
         scale: multiplies scores by its ``scale``.
         products: weights depend on queries and keys through q·k alone, whatever basis the two are in.
         needs_x: its rule reads the layer's input x.
@@ -58,6 +60,7 @@ class Capabilities:
     dropout: bool = True
     cross: bool = True
     value_dim: bool = True
+    weighted_sum: bool = True
     scale: bool = True
     products: bool = False
     needs_x: bool = False

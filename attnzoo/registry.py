@@ -226,8 +226,8 @@ def _check_definition(name: str, cls: type[Attention]) -> None:
         faults.append("it declares no capabilities")
     if not (dataclasses.is_dataclass(cls.Options) and issubclass(cls.Options, Options)):
         faults.append("its Options is not a dataclass that extends attnzoo.Options")
-    if cls.attend is Attention.attend and cls.weights is Attention.weights:
-        faults.append("it defines neither attend nor weights")
+    if all(getattr(cls, name) is getattr(Attention, name) for name in ("attend", "weights", "pattern")):
+        faults.append("it defines none of attend, weights and pattern")
     if faults:
         raise RequestError(f"{cls.__qualname__} cannot be registered as {name!r}", faults)
 

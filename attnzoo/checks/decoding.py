@@ -63,8 +63,7 @@ def decode(module: Attention, inputs: Inputs, chunks: tuple[int, ...], cache) ->
 
 def new_cache(subject: Subject, module: Attention, case: Case, max_tokens: int):
     """A cache of the case, its unused slots poisoned where they can be seen."""
-    extra = {"value_dim": case.value_dim} if case.value_dim else {}
-    cache = module.new_cache(case.batch, max_tokens, device=subject.device, dtype=case.dtype, **extra)
+    cache = subject.new_cache(module, case, max_tokens)
     for name in ("keys", "values"):
         held = getattr(cache, name, None)
         if isinstance(held, Tensor):

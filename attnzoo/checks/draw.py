@@ -43,7 +43,7 @@ def draw_case(choose: Choose, subject: Subject) -> Case:
         heads=heads,
         kv_heads=kv_heads,
         dim=choose((base.dim, base.dim, 2 * base.dim, 5)),
-        value_dim=choose((None, None, 3)) if can.value_dim else None,
+        value_dim=choose((base.value_dim, base.value_dim, 3)) if can.value_dim else None,
         batch=choose((1, 2, 5)),
         n_queries=choose((n_keys, n_keys, *LENGTHS)) if can.cross else n_keys,
         n_keys=n_keys,

@@ -23,12 +23,14 @@ def _run(subject: Subject, case: Case, inputs: Inputs) -> torch.Tensor:
 
 @conformance_check(quick=True)
 def head_groups(subject: Subject, name: str, quick: bool) -> Iterator[Result]:
-    """Query head h reads key/value head h // (H/G) and no other: changing one head changes exactly the heads that read it."""
+    """Query head h reads key/value head h // (H/G) and no other: of the heads in that group exactly those due change."""
     layouts = ((2, 2), (4, 2), (4, 1), (6, 3), (4, 4), (8, 2))
     cases = [
         replace(subject.base, heads=h, kv_heads=g, n_queries=n, n_keys=n, batch=1) for h, g in layouts for n in (1, 7)
     ]
     cases += [replace(subject.base, heads=4, kv_heads=2, n_queries=7, n_keys=7, bias=True)]
+    # blocks enough that the heads of a group have to choose among them
+    cases += [replace(subject.base, heads=4, kv_heads=2, n_queries=37, n_keys=37, batch=1)]
     yield from each(subject, name, cases, _groups)
 
 
@@ -44,9 +46,11 @@ def _groups(subject: Subject, case: Case) -> None:
                 1, 2, t[:, head].numel(), dtype=t.dtype, device=t.device
             ).view_as(t[:, head])
             moved = (_run(subject, case, changed) != out).flatten(2).any(2)[0].tolist()
-            # a rule may give a key no weight at all: of the heads that read this one, those its definition says will change
+            # a rule may give a key no weight at all, and the queries of a group may choose together what they read: of
+            # the heads with these keys, those change that its definition says will
             felt = (subject.exact(module, changed) != exact).flatten(2).any(2)[0].tolist()
-            due = [felt[h] and (h == head if name == "q" else h // share == head) for h in range(case.heads)]
+            group = head // share if name == "q" else head
+            due = [felt[h] and h // share == group for h in range(case.heads)]
             if moved != due:
                 spelt = lambda flags: str([h for h, on in enumerate(flags) if on])  # noqa: E731
                 raise Failed(

@@ -107,7 +107,7 @@ def _untouched(subject: Subject, case: Case) -> None:
 
 
 def _cache(subject: Subject, module, case: Case):
-    return module.new_cache(case.batch, case.n_keys, device=subject.device, dtype=case.dtype)
+    return subject.new_cache(module, case, case.n_keys)
 
 
 @conformance_check(quick=True)
@@ -119,7 +119,7 @@ def outputs_kept(subject: Subject, name: str, quick: bool) -> Iterator[Result]:
 
 def _kept(subject: Subject, case: Case) -> None:
     module, inputs = subject.build(case), subject.inputs(case)
-    cache = module.new_cache(case.batch, 2 * case.n_keys, device=subject.device, dtype=case.dtype)
+    cache = subject.new_cache(module, case, 2 * case.n_keys)
     for what, run in (("out", module), ("decoded out", lambda q, k, v, *rest: module.extend(q, k, v, cache, *rest))):
         with torch.no_grad():
             out = run(*inputs)

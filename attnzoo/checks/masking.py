@@ -96,6 +96,7 @@ def mask_readout(subject: Subject, name: str, quick: bool) -> Iterator[Result]:
 
 def _readout(subject: Subject, case: Case) -> None:
     n = case.n_keys
+    subject.need_weights()
     case = replace(case, value_dim=n) if subject.can.value_dim else replace(case, dim=n, value_dim=None)
     if subject.reasons(case):
         raise Skip(f"no identity of {n} values: {'; '.join(subject.reasons(case))}")

@@ -32,7 +32,7 @@ def _evaluates(subject: Subject, case: Case) -> None:
     module, inputs = subject.build(case, fresh=True).eval(), subject.inputs(case)
     with torch.no_grad():
         first, second = module(*inputs), module(*inputs)
-        cache = module.new_cache(case.batch, case.n_keys, device=subject.device, dtype=case.dtype)
+        cache = subject.new_cache(module, case, case.n_keys)
         decoded = decode(module, inputs, (1,) * case.n_keys, cache)
     expect_same(second, first, "out", detail="two evaluations of the same input")
     subject.expect_definition(module, inputs, first)
@@ -62,6 +62,7 @@ def _drops(subject: Subject, case: Case) -> None:
     expect_same(again, first, "out", detail="two runs from one seed")
     if torch.equal(first, other):
         raise Failed("another draw without a new seed", "the same output bit for bit", "out")
+    subject.need_weights()
     if not torch.allclose(ones, ones[..., :1].expand_as(ones)):
         raise Failed(
             "weights dropped: equal values give equal channels", "channels dropped one by one", "out with v = 1"
@@ -94,6 +95,7 @@ def _dropped(subject: Subject, case: Case) -> None:
     p, n = case.dropout, case.n_keys
     if not p or case.dim < n or case.kv_heads != case.heads:
         raise Skip("no dropout, or the identity does not fit into the values")
+    subject.need_weights()
     module, inputs = subject.build(case, fresh=True).train(), subject.inputs(case)
     many = inputs.map(lambda t: t.expand(DRAWS // 4, *t.shape[1:]).clone())
     many.q, many.k = (t[:, :1].expand_as(t).clone() for t in (many.q, many.k))  # all heads alike

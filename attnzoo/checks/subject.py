@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import product
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from attnzoo import registry
 from attnzoo.capabilities import cut_down
 from attnzoo.checks.cases import Case, Inputs, make_inputs
-from attnzoo.checks.compare import Failed, InPrecision, expect_close
+from attnzoo.checks.compare import Failed, InPrecision, Skip, expect_close
 from attnzoo.contract import Attention, Capabilities, Options, Request
 from attnzoo.errors import RequestError
 
@@ -130,11 +131,13 @@ class Subject:
 
     @cached_property
     def base(self) -> Case:
-        """The plainest case it accepts: two query heads (four where it shares keys by default), the first head dim that fits."""
-        for heads in (2, 4):
+        """The plainest case it accepts: two query heads (four where it shares keys by default), the first head dim that fits,
+        values as wide as the keys unless it takes only others."""
+        for share, heads in product((None, 0.5, 2), (2, 4)):
             for kv_heads in dict.fromkeys((heads, self.cls.default_kv_heads(heads), 1)):
                 for dim in (8, 16, 32, 64):
-                    case = Case(heads=heads, kv_heads=kv_heads, dim=dim, dtype=self.dtype)
+                    value_dim = None if share is None else int(share * dim)
+                    case = Case(heads=heads, kv_heads=kv_heads, dim=dim, value_dim=value_dim, dtype=self.dtype)
                     if not self.reasons(case):
                         return case
         return Case(dtype=self.dtype)
@@ -179,6 +182,16 @@ class Subject:
 
     def inputs(self, case: Case) -> Inputs:
         return make_inputs(case, self.device, self.d_model(case))
+
+    def new_cache(self, module: Attention, case: Case, max_tokens: int):
+        """A cache of the case; the width of its values is said only where it is not D."""
+        extra = {"value_dim": case.value_dim} if case.value_dim else {}
+        return module.new_cache(case.batch, max_tokens, device=self.device, dtype=case.dtype, **extra)
+
+    def need_weights(self) -> None:
+        """Raise `Skip` unless the definition's weights are what multiplies the values."""
+        if not self.can.weighted_sum:
+            raise Skip(f"the output of {self.name} is not its weights times the values (weighted_sum=False)")
 
     def exact(self, module: Attention, inputs: Inputs) -> Tensor:
         """The definition's output in float64."""
