@@ -117,7 +117,7 @@ def _apart(subject: Subject, case: Case) -> None:
         due = _backward(first.leaves(), module, upstream.contiguous())
         found = _backward(first.leaves(), module, upstream)
         _expect_gradients(found, due, f"upstream gradient with {what}")
-    for name in first.tensors():
+    for name in (name for name, due in right[0].items() if due is not None):
         only = first.map(lambda t: t.detach().clone())
         getattr(only, name).requires_grad_()
         module(*only).backward(weight)

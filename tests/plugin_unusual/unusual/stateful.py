@@ -100,12 +100,14 @@ class LeakySum(Attention):
         state = q.new_zeros(q.shape[0], self.n_heads, self.head_dim, v.shape[3])
         return self.run(self.unit(q), k, v, state)[0]
 
+    @torch.compiler.disable  # or it would be unrolled, anew for every length
     def run(self, q, k, v, state):
         self.ran("leaky_sum/loop")
         keep, outs = self.leak.to(q.dtype).sigmoid()[:, None, None], []
-        for t in range(k.shape[2]):
-            state = self.step(state, keep, k[:, :, t, :, None] * v[:, :, t, None], t)
-            outs.append((q[:, :, t, None] @ state)[:, :, 0])
+        # unbound once: k[:, :, t] would have a gradient of the size of k for every token
+        for t, (q_t, k_t, v_t) in enumerate(zip(q.unbind(2), k.unbind(2), v.unbind(2), strict=True)):
+            state = self.step(state, keep, k_t[..., None] * v_t[..., None, :], t)
+            outs.append((q_t[..., None, :] @ state)[..., 0, :])
         return torch.stack(outs, 2), state
 
     def step(self, state, keep, new, t):
