@@ -13,7 +13,20 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[1] / "attnzoo"
 
 LAYERS = [  # ground floor first; a file may import from its own row and from those above it here
-    {"errors", "shapes", "files", "settings", "masks", "capabilities", "cache", "validate", "contract", "registry"},
+    {
+        "errors",
+        "shapes",
+        "files",
+        "settings",
+        "masks",
+        "capabilities",
+        "cache",
+        "validate",
+        "contract",
+        "registry",
+        "processes",
+        "forkserver",
+    },
     {"kernels"},
     {"backends", "positions"},
     {"model", "data", "tasks"},

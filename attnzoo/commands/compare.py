@@ -1,4 +1,4 @@
-"""Train several backends on the same data for the same tokens, each in a fresh process, and measure them in turns.
+"""Train several backends on the same data for the same tokens, each in a process of its own, and measure them in turns.
 
   attnzoo compare backends=[exact,sdpa,linear] seeds=[0,1] experiment=demo
   attnzoo compare backends=[sliding_window,linear] options.sliding_window.window=32
@@ -8,6 +8,7 @@ Started again, it keeps what has finished and goes on. Refused cells keep their 
 
 from __future__ import annotations
 
+import time
 from argparse import ArgumentParser, Namespace
 from typing import cast
 
@@ -20,13 +21,14 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
+    started = time.monotonic()
     cfg = composed("compare", arguments)
     if cfg is None:
         return 0
     from attnzoo.comparison import compare
     from attnzoo.report import print_table
 
-    records = compare(cast(CompareConfig, cfg))
+    records = compare(cast(CompareConfig, cfg), started=started)
     print_table(records)
     print(f"report: {cfg.run_dir}/report.html")
     return int(any(failed(record) for record in records))

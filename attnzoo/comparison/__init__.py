@@ -1,4 +1,4 @@
-"""Comparing backends: one fresh process a cell, then timing rounds with all of them, then the report."""
+"""Comparing backends: one process a cell, then timing rounds with all of them, then the report."""
 
 from __future__ import annotations
 

@@ -1,26 +1,27 @@
-"""Running cells, each in a fresh process: peak memory, caches and crashes stay its own. No torch here."""
+"""Running cells, each in a process of its own: peak memory, caches and crashes stay its own. No torch here."""
 
 from __future__ import annotations
 
 import os
 import signal
 import subprocess
-import sys
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
+from attnzoo import processes
 from attnzoo.comparison.plan import Cell
 from attnzoo.files import write_text_atomic
 from attnzoo.measure.record import Record
 from attnzoo.training.config import to_dict, to_yaml
 
 LOG = "log.txt"
-Say = Callable[[Cell, Record], None]
+Say = Callable[[Cell, Record, float], None]
 
 
 def run_cells(cells: Sequence[Cell], jobs: int, say: Say) -> None:
-    """Run each cell to its record, ``jobs`` at a time; ``say`` hears of each as it ends.
+    """Run each cell to its record, ``jobs`` at a time; ``say`` hears of each as it ends, with the seconds its process took.
 
     Raises:
         KeyboardInterrupt: after the running cells were stopped and had written their records.
@@ -28,11 +29,13 @@ def run_cells(cells: Sequence[Cell], jobs: int, say: Say) -> None:
     children = Children()
     threads = max((os.cpu_count() or 1) // jobs, 1) if jobs > 1 else None
     with ThreadPoolExecutor(max_workers=jobs) as pool:
-        waiting: dict[Future[Record], Cell] = {pool.submit(_run, cell, children, threads): cell for cell in cells}
+        waiting: dict[Future[tuple[Record, float]], Cell] = {
+            pool.submit(_run, cell, children, threads): cell for cell in cells
+        }
         try:
             while waiting:
                 for future in wait(waiting, return_when=FIRST_COMPLETED).done:
-                    say(waiting.pop(future), future.result())
+                    say(waiting.pop(future), *future.result())
         except BaseException:
             for future in waiting:
                 future.cancel()
@@ -44,16 +47,13 @@ class Children:
     """The processes that are running, so that a stop reaches all of them."""
 
     def __init__(self) -> None:
-        self.running: set[subprocess.Popen] = set()
+        self.running: set[processes.Process] = set()
         self.stopped = False
 
-    def call(self, command: Sequence[str], log: Path, threads: int | None = None) -> int:
-        """Run a command to its end, its output into ``log``; returns its exit status."""
-        environment = dict(os.environ, ATTNZOO_PARENT=str(os.getpid()))
-        if threads is not None and "OMP_NUM_THREADS" not in environment:
-            environment["OMP_NUM_THREADS"] = str(threads)
+    def call(self, module: str, arguments: Sequence[str], log: Path, threads: int | None = None) -> int:
+        """Run a module's ``main`` to its end, its output into ``log``; returns its exit status."""
         with open(log, "wb") as out:
-            child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment)
+            child = processes.start(module, arguments, out=out, err=out, threads=threads)
         self.running.add(child)
         try:
             return child.wait()
@@ -72,16 +72,18 @@ class Children:
                 child.kill()
 
 
-def _run(cell: Cell, children: Children, threads: int | None) -> Record:
-    """One cell in a fresh process; a process that left no record gets a *failed* one with the reason."""
+def _run(cell: Cell, children: Children, threads: int | None) -> tuple[Record, float]:
+    """One cell, and its seconds; a process that left no record gets a *failed* one with the reason."""
+    started = time.monotonic()
     folder = cell.folder
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "record.json"
     path.unlink(missing_ok=True)
     write_text_atomic(folder / "config.yaml", to_yaml(cell.cfg))
-    status = children.call([sys.executable, "-m", "attnzoo.training", str(folder)], folder / LOG, threads)
+    status = children.call("attnzoo.training.__main__", [str(folder)], folder / LOG, threads)
+    seconds = time.monotonic() - started
     if path.is_file():
-        return Record.load(path)
+        return Record.load(path), seconds
     record = Record(
         status="interrupted" if children.stopped else "failed",
         reasons=[_why(status, folder / LOG)],
@@ -92,7 +94,7 @@ def _run(cell: Cell, children: Children, threads: int | None) -> Record:
         positions=to_dict(cell.cfg)["positions"]["name"],
     )
     record.save(path)
-    return record
+    return record, seconds
 
 
 def _why(status: int, log: Path) -> str:

@@ -59,9 +59,12 @@ def plan(cfg: CompareConfig) -> list[Cell]:
 
 def write_plan(cfg: CompareConfig, cells: list[Cell]) -> None:
     """Put ``comparison.json`` into the folder: what is to be done, so that a later start and the report know."""
+    path = Path(cfg.run_dir).expanduser() / PLAN
+    before = read_json(path) if path.is_file() else {}
     write_json_atomic(
-        Path(cfg.run_dir).expanduser() / PLAN,
+        path,
         {
+            **{key: before[key] for key in ("time",) if key in before},
             "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
             "config": to_dict(cfg),
             "cells": [
@@ -70,6 +73,12 @@ def write_plan(cfg: CompareConfig, cells: list[Cell]) -> None:
             ],
         },
     )
+
+
+def write_time(cfg: CompareConfig, parts: dict[str, float]) -> None:
+    """Put where the time of this start went into ``comparison.json``; a start that did nothing leaves it alone."""
+    path = Path(cfg.run_dir).expanduser() / PLAN
+    write_json_atomic(path, read_json(path) | {"time": parts})
 
 
 def _cell(cfg: CompareConfig, folder: Path, name: str, seed: int) -> Cell:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import fcntl
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from attnzoo import processes
+from attnzoo.comparison.account import Account, account_line
 from attnzoo.comparison.cells import Children, run_cells
-from attnzoo.comparison.plan import Cell, plan, write_plan
+from attnzoo.comparison.plan import Cell, plan, write_plan, write_time
 from attnzoo.errors import AttnzooError, RequestError
 from attnzoo.files import read_json
 from attnzoo.measure.record import Record
@@ -20,12 +23,16 @@ from attnzoo.training.validation import faults, machine_faults
 TIMING = "timing.json"
 
 
-def compare(cfg: CompareConfig) -> list[Record]:
+def compare(cfg: CompareConfig, *, started: float | None = None) -> list[Record]:
     """Train every backend with every seed on the same data for the same tokens, and measure them side by side.
 
-    Each cell runs in a fresh process in its own folder below ``cfg.run_dir``; refused, out-of-memory and failed cells keep
-    their row with the reasons. Afterwards all models take turns in the timing rounds of one process. Started again, it keeps
-    what has finished and goes on.
+    Each cell runs in a process of its own and in its own folder below ``cfg.run_dir``; refused, out-of-memory and failed
+    cells keep their row with the reasons. Afterwards all models take turns in the timing rounds of one process. Started
+    again, it keeps what has finished and goes on. ``comparison.json`` says where the time went.
+
+    Args:
+        cfg: what to compare.
+        started: `time.monotonic` of the request, where that was earlier than this call.
 
     Returns:
         one record a cell, in the order of backends and seeds.
@@ -37,30 +44,55 @@ def compare(cfg: CompareConfig) -> list[Record]:
         raise RequestError("this comparison cannot be started", wrong)
     cells = plan(cfg)
     folder = Path(cfg.run_dir).expanduser()
+    account = Account(cfg.jobs) if started is None else Account(cfg.jobs, started)
     with _only_one(folder):
         write_plan(cfg, cells)
         done = {cell.run: record for cell in cells if (record := cell.finished())}
         to_do = [cell for cell in cells if cell.run not in done]
-        say = Progress(len(cells), len(done))
-        run_cells(to_do, cfg.jobs, say)
-        records = [Record.load(cell.folder / "record.json") for cell in cells]
-        if cfg.measure.enabled and cfg.measure.timing:
-            _time(cfg, folder, cells, records, fresh=bool(to_do))
+        with _loaded(cfg, to_do):
+            begun = time.monotonic()
+            run_cells(to_do, cfg.jobs, Progress(len(cells), len(done), account))
+            account.cells = time.monotonic() - begun
             records = [Record.load(cell.folder / "record.json") for cell in cells]
-        write_report(folder, wandb_mode=cfg.logger.wandb, group=cfg.logger.group, project=cfg.logger.project)
+            if cfg.measure.enabled and cfg.measure.timing:
+                account.timing = _time(cfg, folder, cells, records, fresh=bool(to_do))
+                records = [Record.load(cell.folder / "record.json") for cell in cells]
+            write_report(folder)
+            if cfg.logger.wandb != "disabled":
+                _log_summary(cfg, folder)
+        if to_do or account.timing:
+            parts = account.parts()
+            write_time(cfg, parts)
+            print(account_line(parts), file=sys.stderr, flush=True)
     return records
 
 
-class Progress:
-    """A line for each cell as it ends."""
+@contextmanager
+def _loaded(cfg: CompareConfig, cells: list[Cell]) -> Iterator[None]:
+    """Processes are forked off one that has loaded what every cell needs, where there is more than one and it is safe."""
+    if len(cells) < 2:
+        yield
+        return
+    wandb = (
+        () if cfg.logger.wandb == "disabled" else ("wandb.sdk.launch",)
+    )  # which wandb.init loads too, for two seconds
+    with processes.preloaded("attnzoo.training.preload", *wandb) as why_not:
+        if why_not:
+            print(f"each cell loads torch and Lightning anew: {why_not}", file=sys.stderr, flush=True)
+        yield
 
-    def __init__(self, total: int, kept: int) -> None:
-        self.total, self.ended = total, kept
+
+class Progress:
+    """A line for each cell as it ends, and its time to the account."""
+
+    def __init__(self, total: int, kept: int, account: Account) -> None:
+        self.total, self.ended, self.account = total, kept, account
         if kept:
             print(f"{kept} of {total} cells were finished before and are kept", file=sys.stderr, flush=True)
 
-    def __call__(self, cell: Cell, record: Record) -> None:
+    def __call__(self, cell: Cell, record: Record, seconds: float) -> None:
         self.ended += 1
+        self.account.add(record, seconds)
         print(f"[{self.ended}/{self.total}] {cell.run}: {summary_line(record)}", file=sys.stderr, flush=True)
 
 
@@ -78,24 +110,18 @@ def summary_line(record: Record) -> str:
     return ", ".join([*parts, f"{record['environment']['seconds']:.0f} s"])
 
 
-def _time(cfg: CompareConfig, folder: Path, cells: list[Cell], records: list[Record], fresh: bool) -> None:
-    """Time one cell a backend, all taking turns in one fresh process, and put the results into every seed's record."""
+def _time(cfg: CompareConfig, folder: Path, cells: list[Cell], records: list[Record], fresh: bool) -> float:
+    """Time one cell a backend, all taking turns in one process, and put the results into every seed's record; the seconds."""
     first = {
         cell.cfg.attention.name: cell for cell, r in zip(cells[::-1], records[::-1], strict=True) if r["status"] == "ok"
     }
     path = folder / TIMING
     if not first or (not fresh and all("train_step_ms" in r.get("cost", {}) for r in records if r["status"] == "ok")):
-        return
+        return 0.0
     print(f"timing {', '.join(reversed(first))}: all take turns", file=sys.stderr, flush=True)
     path.unlink(missing_ok=True)
-    children = Children()
     runs = [str(cell.folder) for cell in reversed(first.values())]
-    command = [sys.executable, "-m", "attnzoo.comparison.timing", str(path), cfg.baseline, *runs]
-    try:
-        status = children.call(command, folder / "timing.log")
-    except KeyboardInterrupt:
-        children.stop()
-        raise
+    status = _call("attnzoo.comparison.timing", [str(path), cfg.baseline, *runs], folder / "timing.log")
     if status or not path.is_file():
         raise AttnzooError(
             f"the timing rounds ended with exit status {status}; the trained cells are kept: see {folder}/timing.log"
@@ -103,8 +129,31 @@ def _time(cfg: CompareConfig, folder: Path, cells: list[Cell], records: list[Rec
     timed = read_json(path)
     for cell, record in zip(cells, records, strict=True):
         if record["status"] == "ok":
-            record.setdefault("cost", {}).update(timed[cell.cfg.attention.name])
+            record.setdefault("cost", {}).update(timed["cost"][cell.cfg.attention.name])
             record.save(cell.folder / "record.json")
+    return timed["seconds"]
+
+
+def _log_summary(cfg: CompareConfig, folder: Path) -> None:
+    """The summary's W&B run, in a process that may have loaded W&B already. What it has to say goes to the terminal."""
+    log = folder / "summary.log"
+    status = _call(
+        "attnzoo.report.wandb_summary", [str(folder), cfg.logger.wandb, cfg.logger.project, cfg.logger.group or ""], log
+    )
+    if said := log.read_text(encoding="utf-8", errors="replace").strip():
+        print(said, file=sys.stderr, flush=True)
+    if status:
+        raise AttnzooError(f"the summary for W&B ended with exit status {status}; the report is written: see {log}")
+
+
+def _call(module: str, arguments: list[str], log: Path) -> int:
+    """Run a module's ``main`` to its end, which Ctrl-C brings too; its exit status."""
+    children = Children()
+    try:
+        return children.call(module, arguments, log)
+    except KeyboardInterrupt:
+        children.stop()
+        raise
 
 
 @contextmanager

@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 import sys
+import time
+from collections.abc import Sequence
 
 from attnzoo.errors import AttnzooError
 from attnzoo.files import write_json_atomic
-from attnzoo.training.__main__ import end_with_parent
+from attnzoo.processes import end_with_parent
 
 
-def main(out: str, baseline: str, folders: list[str]) -> None:
-    """Build each folder's model anew, time all in turns, and write {backend: cost} to ``out``."""
+def main(out: str, baseline: str, *folders: str) -> int:
+    """The exit status of `time_cells`; what is wrong with the request goes to standard error."""
+    end_with_parent()
+    try:
+        time_cells(out, baseline, folders)
+    except AttnzooError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+def time_cells(out: str, baseline: str, folders: Sequence[str]) -> None:
+    """Build each folder's model anew, time all in turns; ``out`` gets {"seconds", "cost": {backend: cost}}."""
     from attnzoo.measure.cost import time_models
     from attnzoo.measure.environment import resolve_device, resolve_precision
     from attnzoo.measure.length import length_sweep
     from attnzoo.model import build_model
     from attnzoo.training.config import load_config
 
+    started = time.monotonic()
     configs = {cfg.attention.name: cfg for cfg in map(load_config, folders)}
     first = next(iter(configs.values()))
     device = resolve_device(first.trainer.device)
@@ -32,12 +46,8 @@ def main(out: str, baseline: str, folders: list[str]) -> None:
     if first.measure.lengths:
         for name, sweep in length_sweep(models, measure=first.measure, precision=precision).items():
             timed[name]["length_sweep"] = sweep
-    write_json_atomic(out, timed)
+    write_json_atomic(out, {"seconds": round(time.monotonic() - started, 2), "cost": timed})
 
 
 if __name__ == "__main__":
-    end_with_parent()
-    try:
-        main(sys.argv[1], sys.argv[2], sys.argv[3:])
-    except AttnzooError as error:
-        sys.exit(str(error))
+    sys.exit(main(*sys.argv[1:]))

@@ -165,7 +165,7 @@ def _room_for_graphs(n: int) -> Iterator[None]:
 
 
 def _fresh(level: str, key: Key, op: str, setting: Setting) -> dict[str, Any]:
-    """The memory columns of a row, from a fresh process."""
+    """The memory columns of a row, from a process of its own."""
     from attnzoo.measure.fresh import fresh_peak
 
     if key.compiled or key.name not in registry.list_backends():

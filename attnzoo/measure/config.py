@@ -17,7 +17,7 @@ class MeasureConfig:
         decode_context, decode_tokens: tokens in the cache before decoding is timed, and tokens decoded.
         lengths: of a comparison's training steps over length, one sequence each; [] for none. They take at most
             ``seconds`` more.
-        memory: peak memory of a training step, in a fresh process.
+        memory: peak memory of a training step, in a process of its own.
     """
 
     enabled: bool = True

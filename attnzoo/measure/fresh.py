@@ -1,6 +1,6 @@
 """Peak memory of one piece of a benchmark's work, in a process of its own.
 
-``python -m attnzoo.measure.fresh`` reads one JSON description on stdin and prints one JSON result.
+``python -m attnzoo.measure.fresh`` takes one JSON description and prints one JSON result.
 """
 
 from __future__ import annotations
@@ -12,9 +12,17 @@ from typing import Any
 
 import torch
 
+from attnzoo import processes
 from attnzoo.measure.bench import maker
 from attnzoo.measure.bench_row import Setting
-from attnzoo.measure.memory import in_fresh_process, nothing, peak_memory, process_peak, reset_process_peak
+from attnzoo.measure.memory import (
+    fix_mmap_threshold,
+    in_own_process,
+    nothing,
+    peak_memory,
+    process_peak,
+    reset_process_peak,
+)
 from attnzoo.measure.outcome import outcome
 
 FEW = 64  # tokens of a first call, which loads what the libraries load at first use
@@ -31,11 +39,17 @@ def fresh_peak(
     """
     settings = asdict(setting) | {"dtype": str(setting.dtype).removeprefix("torch.")}
     work = {"level": level, "name": name, "op": op, "setting": settings, "n_tokens": n_tokens}
-    return in_fresh_process("attnzoo.measure.fresh", work | {"threads": torch.get_num_threads()}, timeout)
+    return in_own_process("attnzoo.measure.fresh", work | {"threads": torch.get_num_threads()}, timeout)
+
+
+def main(description: str) -> None:
+    """What the process does that `fresh_peak` starts."""
+    processes.end_with_parent()
+    fix_mmap_threshold()
+    print(json.dumps(_measure(json.loads(description))))
 
 
 def _measure(description: dict[str, Any]) -> dict[str, Any]:
-    """What the fresh process does."""
     torch.set_num_threads(description["threads"])
     settings = description["setting"]
     setting = Setting(**settings | {"dtype": getattr(torch, settings["dtype"])})
@@ -54,9 +68,12 @@ def _measure(description: dict[str, Any]) -> dict[str, Any]:
     except Exception as error:  # the parent puts the reason in the row
         return nothing(*outcome(error))
     numbers = {"bytes": extra, "process_bytes": risen}
-    methods = {"method": f"{method}, fresh process", "process_method": process_method if risen is not None else None}
+    methods = {
+        "method": f"{method}, process of its own",
+        "process_method": process_method if risen is not None else None,
+    }
     return {"status": "ok", "reasons": [], **numbers, **methods}
 
 
 if __name__ == "__main__":
-    print(json.dumps(_measure(json.load(sys.stdin))))
+    main(*sys.argv[1:])

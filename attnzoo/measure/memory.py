@@ -2,22 +2,25 @@
 
 On a CPU the peak is the running maximum of the byte counts of the profiler's memory events: every tensor allocation and
 release of torch, so it is deterministic and knows nothing of the interpreter or of other work. As a second witness the
-fresh process also reports how far its own resident memory rose (VmHWM, reset before the step; ru_maxrss where there is
-no /proc, which a child inherits from its parent and so may hide a small rise). On CUDA the peak is the caching
-allocator's, after a reset.
+process also reports how far its own resident memory rose (VmHWM, reset before the step; ru_maxrss where there is no
+/proc, which a child inherits from its parent and so may hide a small rise; none is forked there).
+On CUDA the peak is the caching allocator's, after a reset.
 
-``python -m attnzoo.measure.memory`` reads one JSON description on stdin and prints one JSON result.
+``python -m attnzoo.measure.memory`` takes one JSON description and prints one JSON result.
 """
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import json
 import os
 import re
 import resource
+import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -25,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-import attnzoo
+from attnzoo import processes
 from attnzoo.backends.flex import static_block_mask
 from attnzoo.kernels.blocks import static_scores
 from attnzoo.measure.latency import synchronize
@@ -37,6 +40,7 @@ from attnzoo.model.config import AttentionConfig, ModelConfig, PositionsConfig
 if TYPE_CHECKING:
     from attnzoo.training.config import RunConfig
 
+M_MMAP_THRESHOLD = -3  # of glibc's malloc.h
 CPU_METHOD = "running maximum of torch.profiler's memory events"
 CUDA_METHOD = "peak of torch's CUDA allocator after a reset"
 
@@ -79,7 +83,7 @@ def train_step_memory(
     precision: str = "fp32",
     timeout: float | None = 600.0,
 ) -> dict[str, Any]:
-    """Peak memory of a training step (forward, backward, AdamW) of the configured model, in a fresh process.
+    """Peak memory of a training step (forward, backward, AdamW) of the configured model, in a process of its own.
 
     Returns:
         {status, reasons, bytes, method, resting_bytes, process_bytes, process_method}: ``bytes`` is the peak with
@@ -87,13 +91,13 @@ def train_step_memory(
         resident memory (None on CUDA). Where ``status`` is not ok the numbers are None.
     """
     description = _describe(cfg, vocab_size, batch_size, n_tokens, device, precision)
-    return in_fresh_process("attnzoo.measure.memory", description, timeout)
+    return in_own_process("attnzoo.measure.memory", description, timeout)
 
 
 def _describe(
     cfg: RunConfig, vocab_size: int, batch_size: int, n_tokens: int, device: str, precision: str
 ) -> dict[str, Any]:
-    """What the fresh process needs to know, as plain values."""
+    """What that process needs to know, as plain values."""
     return {
         "attention": asdict(cfg.attention),
         "positions": asdict(cfg.positions),
@@ -108,31 +112,45 @@ def _describe(
     }
 
 
-def in_fresh_process(module: str, description: dict[str, Any], timeout: float | None) -> dict[str, Any]:
-    """What ``python -m module`` prints for a description on its stdin; where it fails, its status and reasons."""
-    home = str(Path(attnzoo.__file__).parents[1])
-    path = os.pathsep.join(p for p in (home, os.environ.get("PYTHONPATH")) if p)
-    command = [sys.executable, "-m", module]
-    try:
-        done = subprocess.run(
-            command, input=json.dumps(description), capture_output=True, text=True, timeout=timeout,
-            # or glibc may keep what large tensors leave in its heap, and the process peaks above what it uses
-            env={**os.environ, "PYTHONPATH": path, "MALLOC_MMAP_THRESHOLD_": str(2**20)},
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return nothing("failed", [f"the process that measured memory did not end within {timeout:g} s"])
-    if done.returncode == 0:
-        return json.loads(done.stdout.splitlines()[-1])
-    if done.returncode == -9:
-        return nothing(
-            "oom", ["the process that measured memory was killed: most likely the machine ran out of memory"]
-        )
-    last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-    return nothing("failed", [f"the process that measured memory ended with status {done.returncode}: {last}"])
+def in_own_process(module: str, description: dict[str, Any], timeout: float | None) -> dict[str, Any]:
+    """What ``main`` of a module prints for a description; where it fails, its status and reasons."""
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        process = processes.start(module, [json.dumps(description)], out=out, err=err)
+        try:
+            status = process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            return nothing("failed", [f"the process that measured memory did not end within {timeout:g} s"])
+        finally:
+            process.kill()
+            process.wait()
+        if status == 0:
+            return json.loads(processes.last_line(out))
+        if status == -signal.SIGKILL:
+            return nothing(
+                "oom", ["the process that measured memory was killed: most likely the machine ran out of memory"]
+            )
+        said = processes.last_line(err) or "no message"
+        return nothing("failed", [f"the process that measured memory ended with status {status}: {said}"])
+
+
+def main(description: str) -> None:
+    """What the process does that `train_step_memory` starts."""
+    processes.end_with_parent()
+    fix_mmap_threshold()
+    print(json.dumps(_measure(json.loads(description))))
+
+
+def fix_mmap_threshold() -> None:
+    """Give every large tensor pages of its own, which go back to the system with it.
+
+    glibc raises its threshold as it goes, keeps in its heap what large tensors leave, and the process peaks above what it uses.
+    """
+    if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
+        mallopt(M_MMAP_THRESHOLD, 2**20)
 
 
 def _measure(description: dict[str, Any]) -> dict[str, Any]:
-    """What the fresh process does."""
+    """Build the model and weigh a step."""
     device = description["device"]
     torch.set_num_threads(description["threads"])
     try:
@@ -161,7 +179,7 @@ def _measure(description: dict[str, Any]) -> dict[str, Any]:
         "status": "ok",
         "reasons": [],
         "bytes": resting + extra,
-        "method": f"parameters, AdamW state and batch, plus {how} over one step, fresh process",
+        "method": f"parameters, AdamW state and batch, plus {how} over one step, process of its own",
         "resting_bytes": resting,
         "process_bytes": risen,
         "process_method": method if risen is not None else None,
@@ -196,4 +214,4 @@ def process_peak() -> int:
 
 
 if __name__ == "__main__":
-    print(json.dumps(_measure(json.load(sys.stdin))))
+    main(*sys.argv[1:])

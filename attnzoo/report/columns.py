@@ -61,7 +61,7 @@ _AFTER = (
     Column("train_step_ratio", "step", "", "cost.train_step_ms.ratio", "speed",
            "Train step over the baseline's in the same rounds.", decimals=2, shown="everywhere", timing=True),
     Column("train_peak_memory_bytes", "peak mem", "MiB", "cost.train_peak_memory_bytes", "memory",
-           "Peak of one training step in a fresh process.", scale=MIB, shown="everywhere"),
+           "Peak of one training step in a process of its own.", scale=MIB, shown="everywhere"),
     Column("train_tokens_per_s", "throughput", "tokens/s", "cost.train_tokens_per_s", "speed",
            "Tokens of a step over its median time.", "high", decimals=0, shown="csv"),
     Column("prefill_ms", "prefill", "ms", "cost.prefill_ms", "speed",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from attnzoo.processes import end_with_parent
 from attnzoo.report.csv import flat
-from attnzoo.report.records import dig
+from attnzoo.report.records import dig, find_records
 from attnzoo.report.rows import Summary, summarise
 from attnzoo.training.wandb_run import WandbRun
 
@@ -109,3 +111,13 @@ def _curves(summary: Summary) -> dict[str, Any]:
 def _numbers(summary: Summary) -> dict[str, Any]:
     numbers = {f"{row.label}/{key}": value.value for row in summary.rows for key, value in row.values.items()}
     return numbers | {f"{row.label}/status": row.status_text for row in summary.rows}
+
+
+def main(folder: str, mode: str, project: str, group: str) -> None:
+    """``python -m attnzoo.report.wandb_summary``: of a comparison's folder, in a process of its own; no group is ''."""
+    end_with_parent()
+    log_summary(find_records(folder).records, folder, mode=mode, group=group or None, project=project)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import threading
-import time
 
 from attnzoo.errors import AttnzooError
+from attnzoo.processes import end_with_parent
 
 
 def main(folder: str) -> int:
@@ -24,20 +22,6 @@ def main(folder: str) -> int:
     except KeyboardInterrupt:
         return 130
     return 0
-
-
-def end_with_parent() -> None:
-    """A comparison that is killed must not leave cells running that its next start would collide with."""
-    parent = os.environ.get("ATTNZOO_PARENT")
-    if parent is None:
-        return
-
-    def watch() -> None:
-        while os.getppid() == int(parent):
-            time.sleep(0.5)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 if __name__ == "__main__":

@@ -70,7 +70,7 @@ def correctness(cfg: RunConfig, device: str) -> dict[str, Any]:
 
 
 def costs(model: CausalLM, task: Task, cfg: RunConfig, device: str, precision: str) -> dict[str, Any]:
-    """The record's cost of this model alone: counts, timings if asked for, peak memory of a training step in a fresh process."""
+    """The record's cost of this model alone: counts, timings if asked for, peak memory of a step in a process of its own."""
     shape, measure = (cfg.trainer.batch_size, task.n_tokens), cfg.measure
     found = model_costs(model, batch_size=shape[0], n_tokens=shape[1], context=measure.decode_context)
     if measure.timing:

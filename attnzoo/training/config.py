@@ -101,7 +101,7 @@ class RunConfig:
 
 @dataclass
 class CompareConfig(RunConfig):
-    """A comparison: each backend with each seed, one fresh process a cell; what `attnzoo.compare` takes.
+    """A comparison: each backend with each seed, one process a cell; what `attnzoo.compare` takes.
 
     Args:
         backends: names, or hybrids of them such as ``3xgla+sdpa``; options come from ``options[name]`` or, for the backend

@@ -47,6 +47,20 @@ def test_every_cell_keeps_its_row(compared):
     assert len((folder / "summary.csv").read_text().splitlines()) == 4
 
 
+def test_the_time_is_accounted_for(compared):
+    folder, _ = compared
+    time = json.loads((folder / "comparison.json").read_text())["time"]
+    assert time["seconds"] == pytest.approx(sum(v for name, v in time.items() if name != "seconds"), abs=0.05)
+    assert time["training"] > 0
+    assert time["measuring"] > 0
+
+
+def test_every_cell_has_a_process_and_a_log_of_its_own(compared):
+    folder, records = compared
+    assert all((folder / f"{r['attention']}-seed0" / "log.txt").is_file() for r in records)
+    assert {r["environment"]["command"].split()[0] for r in records} == {"__main__.py"}
+
+
 def test_timings_come_from_rounds_with_all_cells(compared):
     _, records = compared
     assert records[0]["cost"]["train_step_ms"]["median"] > 0
@@ -105,9 +119,11 @@ def test_a_process_that_dies_without_a_record_is_a_failed_row(tmp_path, monkeypa
     cfg = tiny(tmp_path, "backends=[sdpa]", "measure=none")
     real = cells_module.Children.call
 
-    def dies(self, command, log, threads=None):
-        return real(self, [sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"], log)
+    def dies(self, module, arguments, log, threads=None):
+        (tmp_path / "dies.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)")
+        return real(self, "dies", [], log)
 
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setattr(cells_module.Children, "call", dies)
     (record,) = attnzoo.compare(cfg)
     assert record["status"] == "failed"

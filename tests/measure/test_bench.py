@@ -165,7 +165,7 @@ def test_peak_memory_in_a_fresh_process():
     (row,) = found["rows"]
     assert row["peak_memory_bytes"] >= 2 * 512 * 512 * 4  # H matrices of scores in float32
     assert row["process_peak_bytes"] > 0
-    assert "fresh process" in row["memory_method"]
+    assert "process of its own" in row["memory_method"]
     assert "resident" in row["process_method"]
 
 

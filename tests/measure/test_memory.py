@@ -65,7 +65,7 @@ def test_a_training_step_in_a_fresh_process():
 
 def test_a_refused_model_says_why():
     cfg = RunConfig(attention=AttentionConfig("flex", {}), model=ModelConfig(n_layers=1, d_model=32, n_heads=2))
-    found = memory._measure(memory._describe(cfg, 32, 1, 16, "cpu", "fp32"))  # what the fresh process runs
+    found = memory._measure(memory._describe(cfg, 32, 1, 16, "cpu", "fp32"))  # what the process of its own runs
     assert found["status"] == "refused"
     assert "backward" in found["reasons"][0]
     assert found["bytes"] is None

@@ -1,0 +1,165 @@
+"""Python processes for pieces of work: fresh ones, or forked off one that has loaded the heavy packages. No torch here.
+
+Loading torch, Lightning and W&B costs seconds of CPU time, which a comparison would pay for every cell. `preloaded` starts
+one process that loads them and then only forks (`attnzoo.forkserver`); within it `start` asks that process, outside it
+starts a fresh one. Both run ``main(*arguments)`` of a module in a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Protocol
+
+import attnzoo
+from attnzoo.errors import AttnzooError
+
+READY = "ready"
+GRACE_SECONDS = 10.0
+_server: socket.socket | None = None
+"""Where to ask for a forked process. A process that was forked itself has it too, and may ask for more."""
+
+
+class Process(Protocol):
+    """What a fresh and a forked process have in common."""
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+    def send_signal(self, sig: int) -> None: ...
+
+    def kill(self) -> None: ...
+
+
+def start(
+    module: str, arguments: Sequence[str] = (), *, out: IO[bytes], err: IO[bytes], threads: int | None = None
+) -> Process:
+    """Run ``main(*arguments)`` of a module in a process of its own, which ends when the one that asked for it does.
+
+    Args:
+        out, err: files for what it prints.
+        threads: CPU threads it may use, unless OMP_NUM_THREADS says so.
+    """
+    if "OMP_NUM_THREADS" in os.environ:
+        threads = None
+    if _server is not None:
+        return Forked(_server, {"module": module, "arguments": list(arguments), "threads": threads}, out, err)
+    limit = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
+    return subprocess.Popen(
+        [sys.executable, "-m", module, *arguments], stdin=subprocess.DEVNULL, stdout=out, stderr=err,
+        env={**_environment(), **limit, "ATTNZOO_PARENT": str(os.getpid())},
+    )  # fmt: skip
+
+
+class Forked:
+    """A process that the fork server started: it is the server's child, so that its end comes over a socket."""
+
+    def __init__(self, server: socket.socket, request: dict, out: IO[bytes], err: IO[bytes]) -> None:
+        self.module = request["module"]
+        self.line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            fds = [theirs.fileno(), server.fileno(), out.fileno(), err.fileno()]
+            try:
+                socket.send_fds(server, [json.dumps(request).encode()], fds)
+            except OSError as error:
+                raise AttnzooError(f"the process that {self.module} is forked off is gone: {error.strerror}") from error
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit status, negative for a signal. Several threads may wait: the answer is looked at, not taken.
+
+        Raises:
+            subprocess.TimeoutExpired: it still runs.
+            AttnzooError: the server is gone, and its children with it.
+        """
+        poll = select.poll()
+        poll.register(self.line, select.POLLIN)
+        if not poll.poll(None if timeout is None else 1000 * timeout):
+            raise subprocess.TimeoutExpired(self.module, timeout or 0.0)
+        if not (said := self.line.recv(16, socket.MSG_PEEK)):
+            raise AttnzooError(f"the process that {self.module} was forked off ended, and {self.module} with it")
+        return int(said)
+
+    def send_signal(self, sig: int) -> None:
+        with suppress(BrokenPipeError, ConnectionResetError):  # it has ended, which `wait` tells
+            self.line.send(str(int(sig)).encode())
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+@contextmanager
+def preloaded(*modules: str) -> Iterator[str]:
+    """Load the modules once, in a process that `start` then forks; the value says why fresh ones are used instead, or ''.
+
+    Forking is for Linux, and safe only while a process has one thread and no CUDA; the server looks when all is loaded.
+    """
+    global _server
+    before = _server
+    if before is not None or not (sys.platform == "linux" and hasattr(os, "pidfd_open")):
+        yield "" if before is not None else "this system has no pidfd"
+        return
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, tempfile.TemporaryFile() as err:
+        with theirs:
+            child = subprocess.Popen(
+                [sys.executable, "-m", "attnzoo.forkserver", str(theirs.fileno()), *modules],
+                pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=err,
+                # numpy's BLAS would start its threads when loaded; nothing here multiplies large numpy matrices
+                env=_environment() | {"OPENBLAS_NUM_THREADS": "1"},
+            )  # fmt: skip
+        try:
+            said = ours.recv(4096).decode()
+            _server = ours if said == READY else None
+            yield "" if said == READY else said or _why_it_ended(child, err)
+        finally:
+            _server = before
+            ours.close()  # it ends when nobody can ask any more
+            try:
+                child.wait(GRACE_SECONDS)
+            except subprocess.TimeoutExpired:
+                child.terminate()
+                child.wait()
+
+
+def end_with_parent() -> None:
+    """End this process when its parent does: nobody would wait for it, and a next start would collide with it."""
+    parent = os.environ.get("ATTNZOO_PARENT")
+    if parent is None:
+        return
+
+    def watch() -> None:
+        while os.getppid() == int(parent):
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _environment() -> dict[str, str]:
+    """This process's, with the package where it is found now, unless it is installed."""
+    home = Path(attnzoo.__file__).parents[1]
+    if home.name == "site-packages":
+        return dict(os.environ)
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in (str(home), os.environ.get("PYTHONPATH")) if p)}
+
+
+def _why_it_ended(child: subprocess.Popen, err: IO[bytes]) -> str:
+    status = child.wait()
+    return f"loading ended with status {status}: {last_line(err) or 'it said nothing'}"
+
+
+def last_line(file: IO[bytes]) -> str:
+    """The last line that is not empty, '' where there is none."""
+    file.seek(0)
+    lines = [line.strip() for line in file.read().decode(errors="replace").splitlines()]
+    return next(filter(None, reversed(lines)), "")

@@ -1,0 +1,8 @@
+"""Everything that a run loads anyway, backends and plugins too: what a process loads from which cells are forked."""
+
+from __future__ import annotations
+
+import attnzoo.training.run  # noqa: F401
+from attnzoo import registry
+
+registry.load()

@@ -1,0 +1,179 @@
+"""Forked processes: as much on their own as fresh ones, and as mortal. The preloaded modules here are small ones."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from attnzoo import processes
+from attnzoo.errors import AttnzooError
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux only")
+
+WORK = """
+import os, signal, sys, tempfile, time
+from pathlib import Path
+
+FOLDER = tempfile.TemporaryDirectory()
+LOADED_BY = os.getpid()
+
+def main(what, *words):
+    return globals()[what](*words)
+
+def say(*words):
+    print(*words)
+    print(os.getpid(), LOADED_BY, sys.argv[1:], file=sys.stderr)
+
+def status(n): return int(n)
+def die(): os.kill(os.getpid(), signal.SIGKILL)
+def folder(): print(Path(FOLDER.name).is_dir())
+def threads(): print(os.environ.get("OMP_NUM_THREADS"))
+
+def sleep(file):
+    Path(file).write_text(str(os.getpid()))
+    try:
+        time.sleep(60)
+    except KeyboardInterrupt:
+        print("interrupted")
+        return 130
+
+def again(file):
+    from attnzoo import processes
+    with open(file, "wb") as out:
+        return processes.start("work", ["say", "from", "within"], out=out, err=out).wait()
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
+"""
+
+
+@pytest.fixture
+def work(tmp_path, monkeypatch):
+    (tmp_path / "work.py").write_text(WORK)
+    (tmp_path / "threaded.py").write_text(
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(9,), daemon=True).start()"
+    )
+    (tmp_path / "broken.py").write_text("raise ImportError('no such thing')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    return tmp_path
+
+
+@contextmanager
+def running(folder: Path, *arguments: str, threads: int | None = None):
+    with open(folder / "out", "wb") as out, open(folder / "err", "wb") as err:
+        yield processes.start("work", arguments, out=out, err=err, threads=threads)
+
+
+def run(folder: Path, *arguments: str, threads: int | None = None) -> tuple[int, str, str]:
+    with running(folder, *arguments, threads=threads) as process:
+        status = process.wait(30)
+    return status, (folder / "out").read_text(), (folder / "err").read_text()
+
+
+@pytest.fixture(params=["forked", "fresh"])
+def either(request, work):
+    """The same holds of both kinds."""
+    if request.param == "fresh":
+        yield work
+        return
+    with processes.preloaded("work") as why_not:
+        assert why_not == ""
+        yield work
+
+
+def test_output_status_and_arguments(either):
+    assert run(either, "say", "a", "b")[1] == "a b\n"
+    assert "['say', 'a', 'b']" in run(either, "say", "a", "b")[2]
+    assert [run(either, "status", n)[0] for n in "03"] == [0, 3]
+    assert run(either, "die")[0] == -signal.SIGKILL
+
+
+def test_threads_are_the_process_own(either, monkeypatch):
+    assert [run(either, "threads", threads=n)[1] for n in (2, None)] == ["2\n", "None\n"]
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")  # what a person set stands
+    assert run(either, "threads", threads=2)[1] != "2\n"
+
+
+def test_ctrl_c_and_kill(either):
+    for stop, status, said in ((signal.SIGINT, 130, "interrupted\n"), (signal.SIGKILL, -signal.SIGKILL, "")):
+        (either / "started").unlink(missing_ok=True)
+        with running(either, "sleep", str(either / "started")) as process:
+            wait_for(lambda: (either / "started").is_file())
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(0.01)
+            process.send_signal(stop)
+            assert process.wait(30) == status
+            process.kill()  # of one that has ended does nothing
+            assert process.wait(30) == status
+        assert (either / "out").read_text() == said
+
+
+def test_a_forked_process_has_what_was_loaded_and_is_another(work):
+    with processes.preloaded("work"):
+        said = [run(work, "say")[2].split()[:2] for _ in range(2)]
+    assert said[0][1] == said[1][1]
+    assert len({said[0][0], said[1][0], said[0][1], str(os.getpid())}) == 4
+
+
+def test_what_was_made_at_loading_outlives_the_first_child(work):
+    with processes.preloaded("work"):
+        assert [run(work, "folder")[1] for _ in range(2)] == ["True\n", "True\n"]
+
+
+def test_a_forked_process_may_ask_for_more(work):
+    with processes.preloaded("work"):
+        assert run(work, "again", str(work / "inner"))[0] == 0
+    assert (work / "inner").read_text().startswith("from within\n")
+
+
+def test_one_that_is_not_waited_for_is_ended(work):
+    with processes.preloaded("work"):
+        with running(work, "sleep", str(work / "started")) as process:
+            wait_for(lambda: (work / "started").is_file())
+        process.line.close()
+        wait_for(lambda: not alive(int((work / "started").read_text())))
+
+
+def test_without_the_server_an_error_says_so(work):
+    with processes.preloaded("work"):
+        with running(work, "sleep", str(work / "started")) as process:
+            wait_for(lambda: (work / "started").is_file())
+        sleeper = int((work / "started").read_text())
+        os.kill(int(Path(f"/proc/{sleeper}/stat").read_text().rsplit(")", 1)[1].split()[1]), signal.SIGKILL)
+        with pytest.raises(AttnzooError, match="was forked off ended"):
+            process.wait(30)
+        with pytest.raises(AttnzooError, match="is gone"):
+            run(work, "status", "0")
+        os.kill(sleeper, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("module", "reason"), [("threaded", "started 1 threads"), ("broken", "ImportError: no such thing")]
+)
+def test_where_forking_is_not_safe_processes_are_fresh(work, module, reason):
+    with processes.preloaded(module) as why_not:
+        assert reason in why_not
+        process, loader = run(work, "say")[2].split()[:2]
+    assert process == loader
+
+
+def wait_for(condition, seconds: float = 30.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited too long"
+        time.sleep(0.02)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
