@@ -45,7 +45,8 @@ class Capabilities:
         weighted_sum: the output is A V, one weight for each head, query and key. A rule that takes a maximum, gates or norms
             single channels, or adds what is no value has weights for the eye only: they are not read out, nor dropped.
         scale: multiplies scores by its ``scale``.
-        products: weights depend on queries and keys through q·k alone, whatever basis the two are in.
+        products: weights depend on queries and keys through scale·q·k alone, whatever basis the two are in: a query a times as
+            long is a scale a times as large, which log_n needs, and keys may stay in mla's latent space.
         needs_x: its rule reads the layer's input x.
         dtypes, devices: what it computes on; training_devices: where it has a backward.
         time, memory, state: declared growth exponents in T of a training step's time and memory and of the decoding state.

@@ -210,18 +210,23 @@ class Attention(nn.Module):
         """Decoding state for ``max_tokens`` tokens, allocated once; has ``nbytes`` and ``length``.
 
         Tensors of three axes and more that a cache holds have the batch first.
+
+        Args:
+            value_dim: Dv; None is D, 0 says that the values are the keys, which are then kept once.
         """
         if batch_size < 1 or max_tokens < 1:
             raise RequestError(f"a cache needs at least one row and one token; got {batch_size} and {max_tokens}")
         dtype = dtype or torch.get_default_dtype()
         shape = (batch_size, self.n_kv_heads, max_tokens)
         keys = torch.zeros(*shape, self.head_dim, device=device, dtype=dtype)
-        values = torch.zeros(*shape, self.head_dim if value_dim is None else value_dim, device=device, dtype=dtype)
-        return KVCache(keys, values)
+        if value_dim == 0:
+            return KVCache(keys, keys)
+        return KVCache(keys, torch.zeros(*shape, value_dim or self.head_dim, device=device, dtype=dtype))
 
-    def cache_bytes(self, batch_size: int, max_tokens: int, dtype: torch.dtype) -> int:
-        """What `new_cache` takes, by formula (Dv = D)."""
-        return 2 * batch_size * self.n_kv_heads * max_tokens * self.head_dim * dtype.itemsize
+    def cache_bytes(self, batch_size: int, max_tokens: int, dtype: torch.dtype, value_dim: int | None = None) -> int:
+        """What `new_cache` takes, by formula."""
+        channels = self.head_dim + (self.head_dim if value_dim is None else value_dim)
+        return batch_size * self.n_kv_heads * max_tokens * channels * dtype.itemsize
 
     def extend(
         self,

@@ -119,9 +119,9 @@ class Based(Recurrent):
         sizes = (batch_size, max_tokens, device, dtype, value_dim)
         return BasedCache(super().new_cache(*sizes), None if self.near is None else self.near.new_cache(*sizes))
 
-    def cache_bytes(self, batch_size: int, max_tokens: int, dtype: torch.dtype) -> int:
-        near = 0 if self.near is None else self.near.cache_bytes(batch_size, max_tokens, dtype)
-        return super().cache_bytes(batch_size, max_tokens, dtype) + near
+    def cache_bytes(self, batch_size, max_tokens, dtype, value_dim=None) -> int:
+        near = 0 if self.near is None else self.near.cache_bytes(batch_size, max_tokens, dtype, value_dim)
+        return super().cache_bytes(batch_size, max_tokens, dtype, value_dim) + near
 
     def flops(self, n_queries: int, n_keys: int) -> float:
         maps = 2.0 * self.head_dim * self.options.feature_dim * (self.n_heads * n_queries + self.n_kv_heads * n_keys)

@@ -68,8 +68,8 @@ class ChunkedLocal(Attention):
         slots = super().new_cache(batch_size, min(self.options.chunk, max_tokens), device, dtype, value_dim)
         return RingCache(slots.keys, slots.values, max_tokens)
 
-    def cache_bytes(self, batch_size: int, max_tokens: int, dtype: torch.dtype) -> int:
-        return super().cache_bytes(batch_size, min(self.options.chunk, max_tokens), dtype)
+    def cache_bytes(self, batch_size, max_tokens, dtype, value_dim=None) -> int:
+        return super().cache_bytes(batch_size, min(self.options.chunk, max_tokens), dtype, value_dim)
 
     def attend_cached(self, q, k, v, cache: RingCache, mask: Mask, bias, x) -> Tensor:
         inside = cache.length % self.options.chunk  # tokens of the current chunk: the ring's first slots, in order

@@ -35,6 +35,7 @@ class Differential(Attention):
     heads of d. λ's four vectors of D/2 are shared by the heads. Both softmaxes run in one fused call over twice the heads,
     each query with the other half set to 0.
     Cost: time O(Tq·Tk), memory O(T) (a mask that is not plain causality densely, as in sdpa). State: 2·T·G·D.
+    Not on mla: its two products of half heads cannot both be read from one query carried into the latent space.
     Departures: lambda_init is the same in every layer, by option (the paper: 0.8 - 0.6·exp(-0.3·(layer - 1)), and 0.8
     throughout in its ablation); the norm has no gain of its own, which the output projection takes in. No dropout.
     Use: where weight spread over irrelevant tokens is what hurts, as in retrieval from long contexts.

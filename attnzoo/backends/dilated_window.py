@@ -82,8 +82,8 @@ class DilatedWindow(Attention):
         slots = super().new_cache(batch_size, self._slots(max_tokens), device, dtype, value_dim)
         return RingCache(slots.keys, slots.values, max_tokens)
 
-    def cache_bytes(self, batch_size: int, max_tokens: int, dtype: torch.dtype) -> int:
-        return super().cache_bytes(batch_size, self._slots(max_tokens), dtype)
+    def cache_bytes(self, batch_size, max_tokens, dtype, value_dim=None) -> int:
+        return super().cache_bytes(batch_size, self._slots(max_tokens), dtype, value_dim)
 
     def _slots(self, max_tokens: int) -> int:
         return min(self.options.window * self.options.dilation, max_tokens)

@@ -100,9 +100,9 @@ class Forgetting(Attention):
         log_forget = torch.zeros(batch_size, self.n_heads, max_tokens, device=device, dtype=wide)
         return ForgetCache(plain.keys, plain.values, log_forget)
 
-    def cache_bytes(self, batch_size: int, max_tokens: int, dtype: torch.dtype) -> int:
+    def cache_bytes(self, batch_size, max_tokens, dtype, value_dim=None) -> int:
         gates = batch_size * self.n_heads * max_tokens * (8 if dtype == torch.float64 else 4)
-        return super().cache_bytes(batch_size, max_tokens, dtype) + gates
+        return super().cache_bytes(batch_size, max_tokens, dtype, value_dim) + gates
 
     def attend_cached(self, q, k, v, cache: ForgetCache, mask: Mask, bias, x) -> Tensor:
         start = cache.length

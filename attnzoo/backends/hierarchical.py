@@ -49,7 +49,9 @@ class Hierarchical(Attention):
     Options = HierarchicalOptions
     source = "arXiv:2107.11906"
     # T·log T, between lengths of thousands; and log T
-    capabilities = Capabilities(masks=FIELDS, bias=False, time=1.2, memory=1.2, state=0.2, shift_invariant=False)
+    capabilities = Capabilities(
+        masks=FIELDS, bias=False, time=1.2, memory=1.2, state=0.2, shift_invariant=False, products=True
+    )
     options: HierarchicalOptions
 
     @classmethod
@@ -98,9 +100,9 @@ class Hierarchical(Attention):
         held = torch.zeros(batch_size, plain.max_tokens, device=device, dtype=dtype)
         return PyramidCache(Nodes(plain.keys, plain.values, held), self.options.block, max_tokens)
 
-    def cache_bytes(self, batch_size: int, max_tokens: int, dtype: torch.dtype) -> int:
+    def cache_bytes(self, batch_size, max_tokens, dtype, value_dim=None) -> int:
         held = batch_size * self._slots(max_tokens) * wide(dtype).itemsize
-        return super().cache_bytes(batch_size, self._slots(max_tokens), wide(dtype)) + held
+        return super().cache_bytes(batch_size, self._slots(max_tokens), wide(dtype), value_dim) + held
 
     def _slots(self, max_tokens: int) -> int:
         return 2 * self.options.block * (1 + levels_of(max_tokens, self.options.block))

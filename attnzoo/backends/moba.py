@@ -46,7 +46,7 @@ class MoBA(PastBlocksAttention):
 
     Options = MoBAOptions
     source = "arXiv:2502.13189"
-    capabilities = Capabilities(masks=FIELDS, memory=1.0, shift_invariant=False)
+    capabilities = Capabilities(masks=FIELDS, memory=1.0, shift_invariant=False, products=True)
     options: MoBAOptions
 
     def weights(self, q: Tensor, k: Tensor, visible: Tensor, bias: Tensor | None, x: Tensor | None) -> Tensor:

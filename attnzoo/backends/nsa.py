@@ -67,7 +67,8 @@ class NSA(PastBlocksAttention):
     window: softmax over the last W keys.
     A summary takes in the real keys of the document of its block's last token, and is visible from the next block on.
     Cost: time O(T·((n + 1)·c + W)·D) and T²/(2c)·D for compression and affinities, memory O(T·((n + 1)·c + D)).
-    State: 2·T·G·D, as any past block may be read again, and 2·T/c·G·D summaries in float64.
+    State: 2·T·G·D, as any past block may be read again, and 2·T/c·G·D summaries in float64; on mla, where every head has
+    keys of its own, the latents and 2·T/c·H·(r + Dr) summaries of them, as each head compresses in its own way.
     Departures: blocks do not overlap and are chosen as they are compressed (the paper: stride 16, 32 compressed, 64 chosen);
     the compression is linear and knows no positions (an MLP with positions); one k and v serve the three branches (three);
     no first or last blocks are always chosen, the own one aside; blocks count from the first slot.
@@ -76,20 +77,28 @@ class NSA(PastBlocksAttention):
 
     Options = NSAOptions
     source = "arXiv:2502.11089"
-    capabilities = Capabilities(masks=FIELDS, bias=False, needs_x=True, memory=1.0, shift_invariant=False)
+    capabilities = Capabilities(
+        masks=FIELDS, bias=False, needs_x=True, memory=1.0, shift_invariant=False, products=True
+    )
     options: NSAOptions
 
     def __init__(self, **sizes) -> None:
         super().__init__(**sizes)
         branches = self.options.branches
+        # heads that choose together and have one compression; it stays what it is where `with_layout` changes the keys
+        self.groups = self.n_kv_heads
         self.gate = Gate(self.d_model, self.n_heads, len(branches)) if len(branches) > 1 else None
         self.logits = None
         if self.options.compressed:
-            self.logits = nn.Parameter(torch.zeros(2, self.n_kv_heads, self.block))
+            self.logits = nn.Parameter(torch.zeros(2, self.groups, self.block))
 
     @property
     def pooled(self) -> int:
         return 2 if self.options.compressed else 1 if self.options.selected else 0
+
+    @property
+    def summary_heads(self) -> int:
+        return self.groups if self.options.compressed else self.n_kv_heads
 
     def summarise(self, k: Tensor, v: Tensor, members: Tensor | None) -> tuple[Tensor, ...]:
         logits = (None, None) if self.logits is None else self.logits
@@ -101,12 +110,23 @@ class NSA(PastBlocksAttention):
         if o.compressed:
             outs.append(attend_summaries(q, summaries[0].to(k.dtype), summaries[1].to(v.dtype), past, **how))
         if o.selected:
-            chosen = choose(q, summaries[0], past, o.selected, scale=self.scale, affinity=shared_affinity)
-            outs.append(attend_chosen(q, k, v, past.mask, None, self.repeat_kv(chosen), block_size=past.c, **how))
+            chosen = choose(q, summaries[0], past, o.selected, scale=self.scale, affinity=self._affinity)
+            outs.append(attend_chosen(q, k, v, past.mask, None, self._repeat(chosen), block_size=past.c, **how))
         if o.window:
             outs.append(attend_window(q, k, v, past.mask, None, window=o.window, **how)[0])
         self.ran(f"nsa/{'+'.join(o.branches)}")
         return self._mixed(outs, x, wide(q.dtype)).to(v.dtype)
+
+    def _affinity(self, scores: Tensor, seen: Tensor) -> Tensor:
+        return self._summed(masked_softmax(scores, seen).flatten(1, 2))
+
+    def _summed(self, read: Tensor) -> Tensor:
+        """What each head would read of each summary (B, H, n, N) -> the sum over each group (B, groups, n, N)."""
+        return read.unflatten(1, (self.groups, -1)).sum(2)
+
+    def _repeat(self, t: Tensor) -> Tensor:
+        """(B, groups, ...) -> (B, H, ...)."""
+        return t.repeat_interleave(self.n_heads // self.groups, 1)
 
     def _mixed(self, parts: list[Tensor], x: Tensor | None, dtype: torch.dtype) -> Tensor:
         """What the branches give, by their gates computed in ``dtype``."""
@@ -126,7 +146,7 @@ class NSA(PastBlocksAttention):
         member = (block[:, None] == number).to(q.dtype)  # (Tk, N)
         past = (number < own) & (visible.to(q.dtype) @ member > 0)
         blocks = masked_softmax((scores * of_keys) @ member, past)
-        shared = self.repeat_kv(blocks.unflatten(1, (self.n_kv_heads, -1)).sum(2))
+        shared = self._repeat(self._summed(blocks))
         read = among_largest(shared, past, self.options.selected) | (number == own)
         j = torch.arange(len(block), device=q.device)
         i = torch.arange(len(block) - len(own), len(block), device=q.device)[:, None]
@@ -139,17 +159,15 @@ class NSA(PastBlocksAttention):
 
     def _shares(self, visible: Tensor, block: Tensor, scores: Tensor) -> Tensor:
         """(2, B, H, Tq, Tk): what each key and value makes up of its block's summary, as far as the query sees the block."""
-        logits = (
-            scores.new_zeros(2, self.n_kv_heads, self.block) if self.logits is None else self.logits.to(scores.dtype)
-        )
+        logits = scores.new_zeros(2, self.groups, self.block) if self.logits is None else self.logits.to(scores.dtype)
         place = torch.arange(len(block), device=block.device) % self.block
-        parts = self.repeat_kv(logits.exp())[:, None, :, None, place] * visible
+        parts = self._repeat(logits.exp())[:, None, :, None, place] * visible
         total = torch.zeros_like(parts[..., : int(block[-1]) + 1]).index_add(-1, block, parts)[..., block]
         return parts / total.masked_fill(total == 0, 1.0)
 
     def flops(self, n_queries: int, n_keys: int) -> float:
         o, rows = self.options, torch.arange(n_keys - min(n_queries, n_keys), n_keys)
-        past, total = rows // self.block, 2.0 * self.pooled * self.n_kv_heads * self.head_dim * n_keys
+        past, total = rows // self.block, 2.0 * self.pooled * self.summary_heads * self.head_dim * n_keys
         if o.compressed:
             total += softmax_flops(self, past.sum().item())
         if o.selected:
@@ -158,8 +176,3 @@ class NSA(PastBlocksAttention):
         if o.window:
             total += softmax_flops(self, (rows + 1).clamp(max=o.window).sum().item())
         return total + (0.0 if self.gate is None else 2.0 * n_queries * self.gate.up.weight.numel())
-
-
-def shared_affinity(scores: Tensor, seen: Tensor) -> Tensor:
-    """Scores (B, G, H/G, n, N) -> (B, G, n, N): what the heads of a group would read of each summary, in all."""
-    return masked_softmax(scores, seen).sum(2)

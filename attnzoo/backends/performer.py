@@ -98,9 +98,9 @@ class Performer(Recurrent):
     def new_cache(self, batch_size, max_tokens, device=None, dtype=None, value_dim=None):
         return PeakCache(super().new_cache(batch_size, max_tokens, device, dtype, value_dim).state, max_tokens)
 
-    def cache_bytes(self, batch_size: int, max_tokens: int, dtype: torch.dtype) -> int:
+    def cache_bytes(self, batch_size, max_tokens, dtype, value_dim=None) -> int:
         peak = batch_size * self.n_kv_heads * wide(dtype).itemsize
-        return super().cache_bytes(batch_size, max_tokens, dtype) + peak
+        return super().cache_bytes(batch_size, max_tokens, dtype, value_dim) + peak
 
     def weights(self, q: Tensor, k: Tensor, visible: Tensor, bias: Tensor | None, x: Tensor | None) -> Tensor:
         log_kernel = torch.logsumexp(self.log_features(q)[:, :, :, None] + self.log_features(k)[:, :, None], -1)

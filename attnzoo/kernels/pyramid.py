@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from attnzoo.cache import held_bytes
 from attnzoo.kernels.blocks import Cut, attend_read
 from attnzoo.kernels.gates import wide
 from attnzoo.masks import Mask
@@ -120,7 +121,7 @@ class PyramidCache:
 
     @property
     def nbytes(self) -> int:
-        return sum(t.nbytes for t in self.nodes)
+        return held_bytes(self.nodes.k, self.nodes.v) + self.nodes.held.nbytes
 
     @property
     def levels(self) -> int:

@@ -117,8 +117,9 @@ class Recurrent(Attention):
         shape = (batch_size, self.n_kv_heads, self.state_width, (value_dim or self.head_dim) + self.ones)
         return StateCache(torch.zeros(shape, device=device, dtype=wide(dtype or torch.get_default_dtype())), max_tokens)
 
-    def cache_bytes(self, batch_size: int, max_tokens: int, dtype: torch.dtype) -> int:
-        return batch_size * self.n_kv_heads * self.state_width * (self.head_dim + self.ones) * wide(dtype).itemsize
+    def cache_bytes(self, batch_size, max_tokens, dtype, value_dim=None) -> int:
+        width = (value_dim or self.head_dim) + self.ones
+        return batch_size * self.n_kv_heads * self.state_width * width * wide(dtype).itemsize
 
     def flops(self, n_queries: int, n_keys: int) -> float:
         e = self.head_dim + self.ones

@@ -192,6 +192,11 @@ class PastBlocksAttention(Attention):
         """What is summarised: 1 is the keys, 2 keys and values."""
         return 1
 
+    @property
+    def summary_heads(self) -> int:
+        """How many summaries there are of a block."""
+        return self.n_kv_heads
+
     def summarise(self, k: Tensor, v: Tensor, members: Tensor | None) -> tuple[Tensor, ...]:
         """Keys (B, G, N·c, D) and values of whole blocks -> ``pooled`` summaries (B, G, N, ·) in float64."""
         return (pool(k.detach(), self.block, members),)
@@ -219,13 +224,15 @@ class PastBlocksAttention(Attention):
 
     def new_cache(self, batch_size, max_tokens, device=None, dtype=None, value_dim=None) -> SummaryCache:
         plain = super().new_cache(batch_size, max_tokens, device, dtype, value_dim)
-        shape, held = (batch_size, self.n_kv_heads, max_tokens // self.block), (plain.keys, plain.values)[: self.pooled]
+        shape = (batch_size, self.summary_heads, max_tokens // self.block)
+        held = (plain.keys, plain.values)[: self.pooled]
         summaries = (torch.zeros(*shape, t.shape[3], device=device, dtype=torch.float64) for t in held)
         return SummaryCache(plain.keys, plain.values, tuple(summaries))
 
-    def cache_bytes(self, batch_size: int, max_tokens: int, dtype: torch.dtype) -> int:
-        summaries = 8 * self.pooled * batch_size * self.n_kv_heads * (max_tokens // self.block) * self.head_dim
-        return super().cache_bytes(batch_size, max_tokens, dtype) + summaries
+    def cache_bytes(self, batch_size, max_tokens, dtype, value_dim=None) -> int:
+        channels = sum((self.head_dim, value_dim or self.head_dim)[: self.pooled])
+        summaries = 8 * batch_size * self.summary_heads * (max_tokens // self.block) * channels
+        return super().cache_bytes(batch_size, max_tokens, dtype, value_dim) + summaries
 
     def attend_cached(self, q, k, v, cache: SummaryCache, mask: Mask, bias, x) -> Tensor:
         done = cache.length // self.block

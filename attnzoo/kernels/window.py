@@ -49,8 +49,8 @@ class WindowAttention(Attention):
         slots = super().new_cache(batch_size, self._slots(max_tokens), device, dtype, value_dim)
         return RingCache(slots.keys, slots.values, max_tokens, self.sinks)
 
-    def cache_bytes(self, batch_size: int, max_tokens: int, dtype: torch.dtype) -> int:
-        return super().cache_bytes(batch_size, self._slots(max_tokens), dtype)
+    def cache_bytes(self, batch_size, max_tokens, dtype, value_dim=None) -> int:
+        return super().cache_bytes(batch_size, self._slots(max_tokens), dtype, value_dim)
 
     def _slots(self, max_tokens: int) -> int:
         return min(self.sinks + self.window, max_tokens)

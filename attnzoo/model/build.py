@@ -112,7 +112,9 @@ def layer_reasons(model: ModelConfig, layers: Sequence[AttentionConfig], needs_b
         if model.scale is not None and not cls.capabilities.scale:
             why.append(f"{cls.name} has no scores that model.scale={model.scale} could multiply")
         elif model.scale == "log_n" and not cls.capabilities.products:
-            why.append(f"{cls.name} does not see q through q·k alone, so that model.scale=log_n is not defined for it")
+            why.append(
+                f"{cls.name} does not see q through q·k of whole heads alone, so that model.scale=log_n is not defined for it"
+            )
         if projection_of(model, cls) == "mla":
             why += latent_reasons(model, cls, positions)
         why += cls.layout_reasons(model.n_heads, kv_heads_of(model, cls))
@@ -136,7 +138,10 @@ def latent_reasons(model: ModelConfig, cls: type[Attention], positions: str) -> 
     head_dim, can, why = head_dim_of(model), cls.capabilities, []
     latent, turned = latent_sizes(model, head_dim)
     if not can.products:
-        why.append(f"{cls.name} does not see q and k through q·k alone: mla decodes with both in the latent space")
+        why.append(
+            f"{cls.name} does not see q and k through q·k of whole heads alone: mla decodes with both in the latent space, "
+            "where no other product of theirs is left"
+        )
     if not can.grouped_heads:
         why.append(f"{cls.name} cannot decode mla's latent, which is one key/value head")
     if model.n_kv_heads not in (None, model.n_heads):

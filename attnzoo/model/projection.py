@@ -226,17 +226,10 @@ class LatentKV(Projection):
         return attention.with_layout(1, self.latent + self.turned)
 
     def attention_cache(self, attention: Attention, batch_size: int, max_tokens: int, device, dtype) -> Any:
-        cache = self.decoder(attention).new_cache(batch_size, max_tokens, device=device, dtype=dtype, value_dim=0)
-        cache.values = cache.keys
-        return cache
+        return self.decoder(attention).new_cache(batch_size, max_tokens, device=device, dtype=dtype, value_dim=0)
 
     def attention_cache_bytes(self, attention: Attention, batch_size: int, max_tokens: int, dtype: torch.dtype) -> int:
-        decoder = self.decoder(attention)
-        # keys and values would take twice the width, and what else the backend keeps takes the same without any
-        both, neither = (
-            layout.cache_bytes(batch_size, max_tokens, dtype) for layout in (decoder, decoder.with_layout(1, 0))
-        )
-        return (both + neither) // 2
+        return self.decoder(attention).cache_bytes(batch_size, max_tokens, dtype, value_dim=0)
 
     def _normalised(self, parts: Sequence[Tensor], phases: Phases) -> Heads:
         """q (B, H, T, D), the latent (B, T, r) and the key of all heads (B, T, Dr), turned."""

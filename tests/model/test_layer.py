@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
+import math
+
 import pytest
 import torch
 
 import attnzoo
 from attnzoo import Mask, build, registry
+from attnzoo.checks.subject import Subject
 from attnzoo.errors import Refused, RequestError
 from attnzoo.model import AttentionLayer
 from attnzoo.model.config import ModelConfig
@@ -121,6 +126,29 @@ def test_log_n_multiplies_scores_by_the_log_of_what_a_query_sees():
     torch.testing.assert_close(packed, layer(x).repeat(1, 2, 1))
     with pytest.raises(RequestError, match="needs a causal mask"):
         layer(x, Mask(causal=False))
+
+
+@pytest.mark.parametrize("name", [n for n in registry.list_backends() if registry.get(n).capabilities.products])
+def test_log_n_is_a_scale_of_each_query(name):
+    """The row of a query that sees n tokens is that of the definition with log(n) times the scale."""
+    if attnzoo.why_not(name, n_heads=4, head_dim=8, training=False):
+        pytest.skip("it does not run here")
+    subject, n = Subject.of(name), 23
+    heads, options = 1 if name == "mqa" else 4, dataclasses.asdict(subject.small)
+    torch.manual_seed(0)
+    attention = build(name, n_heads=4, n_kv_heads=heads, head_dim=8, d_model=16, **options).eval()
+    layer = AttentionLayer(attention, ModelConfig(d_model=16, n_heads=4, scale="log_n", qk_norm=False))
+    layer.out = torch.nn.Identity()
+    x, scale = torch.randn(1, n, 16), attention.scale
+    q, k, v = (3 * t.detach() for t in layer.projection(x, Mask(), None))
+    layer.projection.forward = lambda *args, **how: (q, k, v)
+    with torch.no_grad():
+        found = layer(x).unflatten(2, (4, 8)).transpose(1, 2)
+    definition = copy.deepcopy(attention).double()
+    for i in range(n):
+        definition.scale = scale * math.log(i + 1)
+        expected = definition.reference(q, k, v, x=x)[0][:, :, i]
+        torch.testing.assert_close(found[:, :, i].double(), expected, atol=1e-4, rtol=1e-4)  # float32 sums of n terms
 
 
 def small(name: str = "sdpa", *overrides: str):

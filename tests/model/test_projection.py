@@ -73,6 +73,15 @@ def test_the_cache_takes_what_its_formula_says(name):
     assert model.new_cache(2, 40).nbytes == declared
 
 
+def test_heads_choose_and_compress_as_they_do_beside_keys_of_their_own():
+    """nsa with one latent for all heads: a group is still a head, so that each has its own summaries, of width r + Dr."""
+    model = make("nsa", rope_dim=2)
+    attention, cache = model.attention_modules()[0], model.new_cache(3, 40).layers[0].attention
+    assert (attention.groups, model.layers[0].attention.projection.decoder(attention).groups) == (4, 4)
+    c = attention.options.block
+    assert cache.nbytes == 3 * (40 * (12 + 2) * 4 + 2 * 4 * (40 // c) * (12 + 2) * 8)
+
+
 def test_full_rank_can_be_plain_attention():
     """r = C, the latent is x itself, and W and U are the key and value matrices of the heads."""
     cfg = ModelConfig(d_model=8, n_heads=2, qk_norm=False, projection="mla", latent_dim=8, rope_dim=0)
@@ -152,7 +161,7 @@ def test_parameters_and_operations_are_counted():
 
 
 REFUSED = {
-    "gla": ({}, "gla does not see q and k through q·k alone"),
+    "gla": ({}, "gla does not see q and k through q·k of whole heads alone"),
     "linear": ({}, "linear does not see q and k"),
     "differential": ({}, "differential does not see q and k"),
     "sdpa": ({"n_kv_heads": 2}, "n_kv_heads=2: mla makes keys and values of every head"),
