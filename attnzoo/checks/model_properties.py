@@ -60,7 +60,7 @@ class Model:
 
 
 def tied_weights(m: Model) -> str:
-    """A tied weight is one parameter: counted once, and used at both ends."""
+    """A tied weight is one parameter: counted once, and used at both ends; one that is declared untied is not."""
     embedding = next((e for e in _modules(m) if isinstance(e, nn.Embedding) and e.num_embeddings == m.vocab_size), None)
     if embedding is None:
         raise Skip("the model has no nn.Embedding of the vocabulary")
@@ -83,8 +83,15 @@ def tied_weights(m: Model) -> str:
         moved = (m(tokens) != before).any(dim=(0, 1))
     finally:
         embedding.weight[unread] = row
+    declared = getattr(getattr(m.fn, "cfg", None), "tie_embeddings", None)
+    if declared is not None and declared != bool(moved.any()):
+        tied, own = "the head is the embedding", "the head has weights of its own"
+        expected, actual = (tied, own) if declared else (own, tied)
+        raise Failed(expected, actual, f"tie_embeddings={declared}")
     if not moved.any():
-        raise Skip("the head has weights of its own")
+        if declared is None:
+            raise Skip("the head has weights of its own")
+        return "untied, as declared: no logit moves with the embedding of a token that is not read"
     if not moved[unread] or moved.sum() > 1:
         raise Failed(
             f"logit {unread} moves with row {unread} of the tied weight", f"logits {moved.nonzero()[:, 0].tolist()}"

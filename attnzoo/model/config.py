@@ -50,6 +50,7 @@ class ModelConfig:
             number a head) or elementwise (a number a channel).
         head_norm: RMSNorm over each head's output, before the gate.
         norm_eps: of every norm.
+        tie_embeddings: the head's matrix is the embedding's; false gives it V·C weights of its own.
         attention_pattern: a backend for each layer, repeated over the layers; empty leaves it to ``attention``.
         attention_options: entry of the pattern -> its options. ``name`` among them is the backend, so that one may stand
             there twice with different options; without it the entry is a backend's name itself.
@@ -76,6 +77,7 @@ class ModelConfig:
     output_gate: str = "none"
     head_norm: bool = False
     norm_eps: float = 1e-6
+    tie_embeddings: bool = True
     attention_pattern: list[str] = field(default_factory=list)
     attention_options: dict[str, dict[str, Any]] = field(default_factory=dict)
 

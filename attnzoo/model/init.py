@@ -3,8 +3,8 @@
 ===========================================  ============================================
 parameter                                    initial value
 ===========================================  ============================================
-embedding (tied with the head), learned      N(0, 0.02)
-positions
+embedding, head (where it is not tied),       N(0, 0.02)
+learned positions
 qkv, expand, gate, gate_up                   N(0, 1/sqrt(fan_in))
 out, down (what a sublayer adds)             N(0, 1/sqrt(fan_in)) / sqrt(2 L)
 norms                                        1
@@ -40,7 +40,7 @@ def _set(name: str, parameter: nn.Parameter, n_layers: int) -> None:
         parameter.zero_()[0] = 1.0
     elif "norm" in name.rsplit(".", 2)[-2]:
         parameter.fill_(1.0)
-    elif name == "embedding.weight" or name.startswith("positions."):
+    elif name in ("embedding.weight", "head.weight") or name.startswith("positions."):
         parameter.normal_(0.0, EMBEDDING_STD)
     elif name.endswith(("qkv.weight", "expand.weight", "gate.weight", "gate_up.weight", "out.weight", "down.weight")):
         std = 1 / math.sqrt(parameter.shape[1])

@@ -30,7 +30,7 @@ SOFTMAX = ("exact", "flex", "gqa", "mqa", "sdpa", "xformers")
 KINDS = {"llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 CARRIED = {
     "n_layers", "d_model", "n_heads", "n_kv_heads", "head_dim", "mlp_ratio", "mlp_width", "qk_norm", "attention_dropout",
-    "norm_eps", "attention_pattern", "attention_options",
+    "norm_eps", "attention_pattern", "attention_options", "tie_embeddings",
 }  # fmt: skip
 """Settings that the configuration of either has a place for, or that `SOFTMAX` is checked through."""
 
@@ -77,11 +77,12 @@ def from_llama(source: Any, attention: str = "sdpa") -> CausalLM:
     why += _their_reasons(config, tensors)
     if why:
         raise Refused("this model cannot be taken over", why)
-    model = _empty(config, attention)
+    model = _empty(config, attention, tied=_head_is_embedding(tensors))
     with torch.no_grad():
         own = llama_weights(model)
         why = [f"{name} is missing" for name in own if name not in tensors]
-        why += [f"{name} has no place here" for name in tensors if name not in own and name != "lm_head.weight"]
+        tied = {"lm_head.weight"} if model.head is None else set()  # some write it out all the same
+        why += [f"{name} has no place here" for name in tensors if name not in own and name not in tied]
         why += [
             f"{name} is {tuple(tensors[name].shape)}, expected {tuple(tensor.shape)}"
             for name, tensor in own.items()
@@ -97,6 +98,8 @@ def from_llama(source: Any, attention: str = "sdpa") -> CausalLM:
 def llama_weights(model: CausalLM) -> dict[str, Tensor]:
     """Each weight under its name in transformers; parts of a fused matrix are views of it."""
     weights = {"model.embed_tokens.weight": model.embedding.weight, "model.norm.weight": model.norm.weight}
+    if model.head is not None:
+        weights["lm_head.weight"] = model.head.weight
     for n, block in enumerate(model.layers):
         held = {name.rsplit(".", 2)[-2]: p for name, p in block.named_parameters()}  # by the name of the module
         attn, layer = block.attention.attention, f"model.layers.{n}"
@@ -139,7 +142,7 @@ def llama_config(model: CausalLM) -> dict[str, Any]:
         "max_position_embeddings": recipe.positions.max_tokens,
         "attention_bias": False,
         "attention_dropout": cfg.attention_dropout,
-        "tie_word_embeddings": True,
+        "tie_word_embeddings": cfg.tie_embeddings,
         "bos_token_id": None,
         "eos_token_id": None,
         "pad_token_id": None,
@@ -201,15 +204,18 @@ def _their_reasons(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> 
         why.append(f"rope is scaled or partial ({scaled}): here it is plain")
     if config.get("use_sliding_window") or "sliding_attention" in (config.get("layer_types") or []):
         why.append("some layers have a sliding window")
-    head = tensors.get("lm_head.weight")
-    embedding = tensors.get("model.embed_tokens.weight")
-    if head is not None and (embedding is None or head.shape != embedding.shape or not torch.equal(head, embedding)):
-        why.append("lm_head has weights of its own: the head here is the embedding")
+    if config.get("tie_word_embeddings") and not _head_is_embedding(tensors):
+        why.append("tie_word_embeddings is true, but lm_head has weights of its own")
     return why
 
 
-def _empty(config: Mapping[str, Any], attention: str) -> CausalLM:
-    """A model of that layout."""
+def _head_is_embedding(tensors: Mapping[str, Tensor]) -> bool:
+    head, embedding = tensors.get("lm_head.weight"), tensors.get("model.embed_tokens.weight")
+    return head is None or (embedding is not None and torch.equal(head, embedding))
+
+
+def _empty(config: Mapping[str, Any], attention: str, tied: bool) -> CausalLM:
+    """A model of that layout; ``tied`` where the configuration does not say."""
     rope = config.get("rope_parameters") or {}
     model = ModelConfig(
         n_layers=config["num_hidden_layers"],
@@ -221,6 +227,7 @@ def _empty(config: Mapping[str, Any], attention: str) -> CausalLM:
         qk_norm=config["model_type"] == "qwen3",
         attention_dropout=config.get("attention_dropout", 0.0),
         norm_eps=config.get("rms_norm_eps", 1e-6),
+        tie_embeddings=bool(config.get("tie_word_embeddings", tied)),
     )
     base = float(rope.get("rope_theta") or config.get("rope_theta") or 10000.0)
     positions = PositionsConfig("rope", base, config.get("max_position_embeddings", 2048))

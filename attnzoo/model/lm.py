@@ -1,4 +1,4 @@
-"""A decoder-only language model: pre-norm blocks, tied embeddings. Shapes: see `attnzoo.shapes`."""
+"""A decoder-only language model: pre-norm blocks, the head tied to the embedding or not. Shapes: see `attnzoo.shapes`."""
 
 from __future__ import annotations
 
@@ -91,6 +91,7 @@ class CausalLM(nn.Module):
         self.dropout = nn.Dropout(cfg.dropout) if cfg.dropout else nn.Identity()
         self.blocks = nn.ModuleList(Block(cfg, attention(layer)) for layer in range(cfg.n_layers))
         self.norm = norm(cfg)
+        self.head = None if cfg.tie_embeddings else nn.Linear(cfg.d_model, vocab_size, bias=False)
         initialise(self, cfg.n_layers)
 
     def forward(
@@ -124,7 +125,7 @@ class CausalLM(nn.Module):
         phases, bias = self.positions.phases(ids), self.positions.bias()
         for layer, block in enumerate(self.blocks):
             h = block(h, mask, phases, bias, None if cache is None else cache.layers[layer])
-        return F.linear(self.norm(h), self.embedding.weight)
+        return F.linear(self.norm(h), self.head_weight)
 
     def new_cache(
         self,
@@ -158,6 +159,11 @@ class CausalLM(nn.Module):
         )  # fmt: skip
 
     @property
+    def head_weight(self) -> Tensor:
+        """(V, C): what turns the last layer's output into logits."""
+        return self.embedding.weight if self.head is None else self.head.weight
+
+    @property
     def layers(self) -> list[Block]:
         """The blocks, as what they are."""
         return cast("list[Block]", list(self.blocks))
@@ -173,11 +179,11 @@ class CausalLM(nn.Module):
 
     def flops(self, n_tokens: int) -> float:
         """Forward floating-point operations of one sequence of T tokens, two per multiply-add; norms and activations excluded."""
-        weights = self.embedding.weight.numel() + sum(p.numel() for b in self.layers for p in b.mlp.parameters())
+        weights = self.head_weight.numel() + sum(p.numel() for b in self.layers for p in b.mlp.parameters())
         return 2.0 * n_tokens * weights + sum(b.attention.flops(n_tokens, n_tokens) for b in self.layers)
 
     def parameter_count(self) -> int:
-        """Trainable numbers; the tied head counts once."""
+        """Trainable numbers; a tied head counts once."""
         return sum(p.numel() for p in self.parameters())
 
     @staticmethod

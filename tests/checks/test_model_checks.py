@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -150,6 +151,18 @@ def test_a_tie_made_of_two_parameters_is_caught():
 def test_a_tied_weight_counted_twice_is_caught(monkeypatch):
     model, right = lm(), lm().parameter_count()
     monkeypatch.setattr(CausalLM, "parameter_count", lambda self: right + self.embedding.weight.numel())
+    assert failed(model) == ["tied_weights"]
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_head_that_is_not_what_it_is_declared_is_caught(tied):
+    cfg = ModelConfig(**SIZES, tie_embeddings=False)
+    model = assemble(cfg, AttentionConfig("sdpa", {}), PositionsConfig(), V, 0)
+    if tied:
+        model.head.weight = model.embedding.weight
+    else:
+        assert check(model).passed
+        model.cfg = replace(model.cfg, tie_embeddings=True)
     assert failed(model) == ["tied_weights"]
 
 

@@ -38,6 +38,7 @@ def model(name: str = "sdpa", positions: str = "rope", options=None, **settings)
         ("gla", {"positions": "none"}),
         ("sink_logit", {"positions": "alibi"}),
         ("mla", {}),
+        ("exact", {"tie_embeddings": False}),
         ("exact", {"attention_pattern": ["linear", "exact"], "attention_options": {"linear": {"chunk": 8}}}),
     ],
 )

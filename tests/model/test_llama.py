@@ -41,6 +41,8 @@ def model(name: str = "sdpa", base: float = 10000.0, **settings):
         ("gqa", "LlamaForCausalLM", {"qk_norm": False, "n_kv_heads": 2, "base": 500.0}),
         ("mqa", "Qwen3ForCausalLM", {"qk_norm": True, "norm_eps": 1e-3}),
         ("mqa", "LlamaForCausalLM", {"qk_norm": False, "match_parameters": "exact"}),
+        ("sdpa", "LlamaForCausalLM", {"qk_norm": False, "tie_embeddings": False}),
+        ("gqa", "Qwen3ForCausalLM", {"qk_norm": True, "n_kv_heads": 2, "tie_embeddings": False}),
     ],
 )
 @torch.no_grad()
@@ -53,6 +55,7 @@ def test_transformers_computes_the_same(name, kind, settings, tmp_path):
     torch.testing.assert_close(theirs.eval()(TOKENS).logits, lm(TOKENS), **CLOSE)
     again = attnzoo.from_llama(tmp_path / "hf", "exact" if name == "sdpa" else "sdpa")
     torch.testing.assert_close(again(TOKENS), lm(TOKENS), **CLOSE)
+    assert (again.head is None) == settings.get("tie_embeddings", True) == theirs.config.tie_word_embeddings
     assert torch.equal(attnzoo.from_llama(theirs)(TOKENS), attnzoo.from_llama(tmp_path / "hf")(TOKENS))
 
 
@@ -120,15 +123,37 @@ def test_weights_that_do_not_fit(tmp_path):
         attnzoo.from_llama(tmp_path / "hf")
 
 
-def test_a_head_of_its_own_is_refused(tmp_path):
+@torch.no_grad()
+@pytest.mark.parametrize("kind", ["Llama", "Qwen3"])
+def test_a_head_of_its_own_is_taken_over(kind, tmp_path):
     transformers = pytest.importorskip("transformers")
-    config = transformers.LlamaConfig(
+    config = getattr(transformers, f"{kind}Config")(
         vocab_size=32, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=4,
-        tie_word_embeddings=False,
+        num_key_value_heads=4, head_dim=8, tie_word_embeddings=False, initializer_range=0.3,
     )  # fmt: skip
+    theirs = getattr(transformers, f"{kind}ForCausalLM")(config).eval()
+    theirs.save_pretrained(tmp_path / "hf")
+    for source in (theirs, tmp_path / "hf"):
+        lm = attnzoo.from_llama(source)
+        assert not torch.equal(lm.head_weight, lm.embedding.weight)
+        torch.testing.assert_close(lm(TOKENS), theirs(TOKENS).logits, **CLOSE)
+    file = tmp_path / "hf" / "config.json"
+    whole = json.loads(file.read_text())
+    file.write_text(json.dumps({key: value for key, value in whole.items() if key != "tie_word_embeddings"}))
+    assert attnzoo.from_llama(tmp_path / "hf").head is not None  # the weights say it where the configuration does not
+    file.write_text(json.dumps(whole | {"tie_word_embeddings": True}))
     with pytest.raises(Refused, match="cannot be taken over") as caught:
-        attnzoo.from_llama(transformers.LlamaForCausalLM(config))
-    assert caught.value.reasons == ["lm_head has weights of its own: the head here is the embedding"]
+        attnzoo.from_llama(tmp_path / "hf")
+    assert caught.value.reasons == ["tie_word_embeddings is true, but lm_head has weights of its own"]
+
+
+def test_a_head_that_is_missing_is_named(tmp_path):
+    attnzoo.export_llama(model(qk_norm=False), tmp_path / "hf")
+    file = tmp_path / "hf" / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"tie_word_embeddings": False}))
+    with pytest.raises(Refused) as caught:
+        attnzoo.from_llama(tmp_path / "hf")
+    assert caught.value.reasons == ["lm_head.weight is missing"]
 
 
 @pytest.mark.parametrize("kind", ["bytes", "bpe"])

@@ -84,6 +84,21 @@ def test_tied_weight_is_one_parameter(make_model):
     assert model.parameter_count() == expected
 
 
+@torch.no_grad()
+def test_an_untied_head_is_a_parameter_of_its_own(make_model):
+    tied, model = make_model(), make_model(tie_embeddings=False)
+    assert model.parameter_count() - tied.parameter_count() == 50 * 32
+    assert model.flops(16) == tied.flops(16)  # the product is there either way
+    tokens = torch.randint(50, (2, 9))
+    model.head.weight[7] = 0.0
+    assert model(tokens)[..., 7].eq(0).all()
+    assert model(tokens)[..., 8].ne(0).all()
+    assert torch.equal(model.generate(tokens, 6), model.generate(tokens, 6, use_cache=False))
+    fresh = attnzoo.build_model(attnzoo.compose("train", ["model.tie_embeddings=false"]))
+    assert fresh.head.weight.std().item() == pytest.approx(0.02, rel=0.02)
+    assert not torch.equal(fresh.head.weight, fresh.embedding.weight)
+
+
 def test_loss_is_the_mean_over_scored_tokens():
     logits = torch.randn(2, 3, 5)
     targets = torch.tensor([[1, IGNORE, 4], [IGNORE, IGNORE, 0]])
