@@ -141,5 +141,6 @@ class Based(Recurrent):
         if self.near is None:
             return far
         i = torch.arange(k.shape[2] - q.shape[2], k.shape[2], device=q.device)[:, None]
-        inside = visible & self.near.pattern(i, torch.arange(k.shape[2], device=q.device))
-        return torch.lerp(far, self.near.weights(q, k, inside, None, None), self._share(q.dtype))
+        inside = self.near.pattern(i, torch.arange(k.shape[2], device=q.device))
+        assert inside is not None
+        return torch.lerp(far, self.near.weights(q, k, visible & inside, None, None), self._share(q.dtype))

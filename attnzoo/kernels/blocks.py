@@ -67,6 +67,7 @@ def attend_blocks(
     sinks: int = 0,
     dropout: float = 0.0,
     key_positions: Tensor | None = None,
+    everyones: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, str]:
     """Softmax attention in which query block n reads the key blocks ``blocks[n]``.
 
@@ -78,6 +79,7 @@ def attend_blocks(
         window: of the keys read, only the last W up to the query's own are seen,
         sinks: and those of the first tokens.
         key_positions: (Tk,) position of each key in the sequence, ascending; 0 … Tk - 1 when None.
+        everyones: one more key (D,) and value (Dv,) that every query sees, whatever the mask; with a window.
 
     Returns:
         (B, H, Tq, Dv) and the name of the kernel that ran.
@@ -93,7 +95,7 @@ def attend_blocks(
         i, j = _positions(blocks, cut, key_positions, q.device)
         scores = _score_mask(i, j, mask, window, sinks, bias, q.dtype)
 
-    return attend_read(q, k, v, scores, blocks=blocks, cut=cut, scale=scale, dropout=dropout)
+    return attend_read(q, k, v, scores, blocks=blocks, cut=cut, scale=scale, dropout=dropout, everyones=everyones)
 
 
 def attend_read(
@@ -106,6 +108,7 @@ def attend_read(
     cut: Cut,
     scale: float,
     dropout: float = 0.0,
+    everyones: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, str]:
     """`attend_blocks` with the mask already made: ``scores`` (B or 1, N, H or 1, c, m·c), bool or additive.
 
@@ -116,12 +119,21 @@ def attend_read(
     k_parts, v_parts = _read(k, blocks, cut, n), _read(v, blocks, cut, n)  # (B, G, n, m·c, D) each, N blocks in all
     masks = repeat(None) if scores is None else scores.split(n, 1)
     outs, kernel = [], ""
-    for rows in zip(q_blocks.split(n, 2), k_parts, v_parts, masks, strict=False):
-        out, kernel = _attend_rows(*rows, scale=scale, dropout=dropout)
+    for q_part, k_part, v_part, part in zip(q_blocks.split(n, 2), k_parts, v_parts, masks, strict=False):
+        if everyones is not None:
+            assert part is not None, "without a mask the last key would be seen by the last query alone"
+            k_part, v_part = (_with_one_more(t, one) for t, one in zip((k_part, v_part), everyones, strict=True))
+            part = F.pad(part, (0, 1), value=part.dtype == torch.bool)
+        out, kernel = _attend_rows(q_part, k_part, v_part, part, scale=scale, dropout=dropout)
         outs.append(out)
     out = outs[0] if len(outs) == 1 else torch.cat(outs, 2)
     out = out.flatten(2, 3)[:, :, cut.lead : cut.lead + cut.n_queries]
     return out, kernel.replace("sdpa/", "blocks/").removesuffix("+mask")
+
+
+def _with_one_more(t: Tensor, one: Tensor) -> Tensor:
+    """(B, G, n, m·c, D) with (D,) behind each block's own."""
+    return torch.cat([t, one.expand(*t.shape[:3], 1, -1)], 3)
 
 
 def _attend_rows(

@@ -48,13 +48,21 @@ def attend_tiles(
     dropout: float = 0.0,
     change: Change | None = None,
     normalise: Normalise = masked_softmax,
+    positions: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
     """normalise(change(q kᵀ · scale) + bias) v, a tile of query rows at a time: (B, H, Tq, Dv).
 
     Scores of half-precision inputs are changed and normalised in float32.
+
+    Args:
+        positions: those of the queries (Tq,) and keys (Tk,), in any order; None is the last query at the last key.
     """
     n_queries, n_keys = q.shape[2], k.shape[2]
     offset = n_keys - n_queries
+    if positions is None:
+        at, of_keys = torch.arange(offset, n_keys, device=q.device), torch.arange(n_keys, device=q.device)
+    else:
+        at, of_keys = positions
 
     def rows(start: int, end: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         # query heads that read one key/value head lie below one another, so that K and V are never repeated
@@ -63,8 +71,7 @@ def attend_tiles(
         scores = scores.float() if scores.dtype.itemsize == 2 else scores
         if change is not None:
             scores = change(scores, start)
-        i = torch.arange(offset + start, offset + end, device=q.device)[:, None]
-        j = torch.arange(k.shape[2], device=q.device)[None, :]
+        i, j = at[start:end, None], of_keys[None, : k.shape[2]]
         if bias is not None:
             scores = scores + bias.block(i, j)
         visible = mask.at(i, j)
@@ -77,7 +84,7 @@ def attend_tiles(
     for number in range(-(-n_queries // tile)):  # compiled, the number of tiles is fixed and not the length
         start, end = number * tile, min(number * tile + tile, n_queries)
         # no query of the tile sees past its last one, but for a prefix
-        seen = min(max(offset + end, mask.prefix, 1), n_keys) if mask.causal else n_keys
+        seen = min(max(offset + end, mask.prefix, 1), n_keys) if mask.causal and positions is None else n_keys
         arguments = (start, end, q[:, :, start:end], k[:, :, :seen], v[:, :, :seen])
         if save:
             outs.append(checkpoint(rows, *arguments, use_reentrant=False, preserve_rng_state=dropout > 0))

@@ -16,7 +16,7 @@ LAYERS = {
     "llama": ["gqa"] * 4,
     "gemma": ["sliding_window"] * 5 + ["sdpa"],
     "mistral": ["sliding_window"] * 4,
-    "gpt_oss": ["streaming", "sink_logit"] * 2,
+    "gpt_oss": ["sink_logit"] * 4,
     "based": ["based", "sliding_window"] * 2,
     "retnet": ["retention"] * 4,
     "hybrid": ["gated_deltanet"] * 3 + ["sdpa"],
