@@ -67,6 +67,11 @@ WRONG = [
     "leak nowhere",
     "leak empty.txt",
     "leak broken",
+    "leak foreign",
+    "check --model nowhere",
+    "check --model foreign",
+    "show foreign",
+    "export foreign --out a",
     "leak untrained",
     "sample nowhere",
     "sample broken",
@@ -100,13 +105,15 @@ WRONG = [
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with an empty text, a binary file, a broken run folder and one without weights."""
+    """A folder with an empty text, a binary file, a broken run folder, one without weights, another program's model."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty.txt").touch()
     (tmp_path / "binary.bin").write_bytes(b"\xff\xfe\x00")
     for name, text in (("broken", "attention: ["), ("untrained", "attention: {name: sdpa}\n")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.yaml").write_text(text)
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "config.json").write_text('{"model_type": "llama"}')
     return tmp_path
 
 
@@ -284,6 +291,15 @@ def test_import_writes_what_load_reads(tmp_path: Path, capsys: pytest.CaptureFix
     package.export_llama(package.build_model(cfg), tmp_path / "llama")
     assert cli.main(["import", str(tmp_path / "llama"), "--out", str(tmp_path / "out"), "--attention", "exact"]) == 0
     assert package.load(tmp_path / "out").attention_modules()[0].name == "exact"
+    capsys.readouterr()
+    # what import wrote has no tokenizer: all but text works on it
+    assert cli.main(["leak", str(tmp_path / "out"), "--tokens", "16"]) == 0
+    capsys.readouterr()
+    assert cli.main(["show", str(tmp_path / "out"), "--tokens", "8", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["text"], shown["n_tokens"], shown["layers"][0]["backend"]) == (None, 8, "exact")
+    assert cli.main(["sample", str(tmp_path / "out")]) == 2
+    assert "exported without a tokenizer" in capsys.readouterr().err
     assert cli.main(["import", str(tmp_path / "llama"), "--out", str(tmp_path / "no"), "--attention", "linear"]) == 2
 
 
@@ -313,6 +329,20 @@ def test_a_run_from_training_to_sample_leak_and_report(
         texts.append(capsys.readouterr().out)
     assert texts[0] == texts[1] != texts[2]
     assert texts[0].startswith("Call ")
+    assert cli.main(["sample", "out", "--prompt", "Call ", "--tokens", "12", "--seed", "1"]) == 0
+    assert capsys.readouterr().out == texts[0]  # the exported model is the trained one
+    assert cli.main(["leak", "out", "--tokens", "16", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["passed"]
+    assert cli.main(["show", "out", "--tokens", "8", "--json"]) == 0
+    text = json.loads(capsys.readouterr().out)
+    assert (text["n_tokens"], len(text["text"]), text["title"]) == (8, 8, shown["title"])
+    for folder, task in (("run", "passed"), ("out", "skipped")):
+        assert cli.main(["check", "--model", folder, "--quick", "--json"]) == 0
+        found = {test["name"]: list(test["cases"]) for test in json.loads(capsys.readouterr().out)["tests"]}
+        assert (found["generation"], found["label_shift"]) == (["passed"], [task])
+    assert cli.main(["export", "out", "--out", "again"]) == 0
+    assert Path("again/model.safetensors").read_bytes() == Path("out/model.safetensors").read_bytes()
+    capsys.readouterr()
     assert cli.main(["report", "run"]) == 0
     assert Path("run/report.html").is_file()
     assert Path("run/summary.csv").is_file()

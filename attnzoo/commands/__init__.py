@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from argparse import ArgumentParser, Namespace
+from pathlib import Path
 from typing import Any
 
+from attnzoo.errors import RequestError
 from attnzoo.files import finite
-from attnzoo.training.config import RunConfig, to_yaml
+from attnzoo.training.config import RunConfig, is_export, load_config, to_yaml
 
 # a refused run was a wrong request; a refused cell of a comparison is a result
 EXIT = {"ok": 0, "refused": 2, "interrupted": 130}
@@ -21,6 +23,15 @@ def add_device(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--device", default="auto", metavar="auto|cpu|cuda", help="where it runs (auto: CUDA if there is one)"
     )
+
+
+def check_saved(folder: str) -> None:
+    """What is neither a run folder nor an exported model is said at once, before torch is imported."""
+    path = Path(folder)
+    if path.is_dir() and not any((path / name).exists() for name in ("config.yaml", "config.json")):
+        raise RequestError(f"{folder} is no run folder (config.yaml) and no exported model (config.json)")
+    if not is_export(path):
+        load_config(path)
 
 
 def add_overrides(parser: ArgumentParser) -> None:

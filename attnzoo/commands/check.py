@@ -4,6 +4,7 @@ attnzoo check linear sliding_window
 attnzoo check --all --quick
 attnzoo check mine.py:MyAttention                           (an attention, or a language model, from a file or package)
 attnzoo check --model attention=linear model.n_layers=2     (the whole language model, its task and generation)
+attnzoo check --model runs/sdpa-seed0                       (a trained one: a run folder or an exported model)
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from attnzoo.commands import add_device, add_json, print_json
+from attnzoo.commands import add_device, add_json, check_saved, print_json
 from attnzoo.errors import RequestError, unknown
 
 if TYPE_CHECKING:
@@ -26,10 +27,15 @@ DTYPES = ("float64", "float32", "bfloat16", "float16")
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
-        "names", nargs="*", metavar="NAME", help="registered backends, or FILE.py:NAME; with --model KEY=VALUE"
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help="registered backends, or FILE.py:NAME; with --model KEY=VALUE or a folder",
     )
     parser.add_argument("--all", action="store_true", help="every registered backend")
-    parser.add_argument("--model", action="store_true", help="the model that these settings describe, untrained")
+    parser.add_argument(
+        "--model", action="store_true", help="the model that these settings describe, untrained, or a saved one"
+    )
     parser.add_argument("--quick", action="store_true", help="the short form, seconds a backend")
     parser.add_argument(
         "--only", action="append", default=[], metavar="CHECK", help="this check alone; may be repeated"
@@ -91,23 +97,42 @@ def _side_by_side(one: Callable[[str], CheckReport], names: list[str]) -> Iterat
 def run_model(arguments: Namespace) -> int:
     """`attnzoo check --model KEY=VALUE …`: labels, ties, loss, padding, documents, generation, leaks, the entropy canary."""
     if arguments.all or arguments.only or arguments.dtype:
-        raise RequestError("attnzoo check --model takes settings (KEY=VALUE), --quick, --device and --json")
-    from attnzoo.config import compose
-
-    cfg = compose("train", arguments.names)
+        raise RequestError(
+            "attnzoo check --model takes settings (KEY=VALUE) or one folder, --quick, --device and --json"
+        )
+    saved = len(arguments.names) == 1 and "=" not in arguments.names[0]
+    how = _of_folder(arguments.names[0]) if saved else _of_settings(arguments.names)
     from attnzoo.checks.model import check_model
     from attnzoo.measure.environment import resolve_device
-    from attnzoo.model import build_model
-    from attnzoo.tasks import build_task
 
     device = resolve_device(arguments.device)
-    task = build_task(cfg.task, cfg.data, cfg.seed)
-    model = build_model(cfg, task.vocab_size).to(device)
-    report = check_model(
-        model, task=task, n_tokens=cfg.task.n_tokens, seed=cfg.seed, device=device, quick=arguments.quick
-    )
+    model = how.pop("model").to(device)
+    report = check_model(model, device=device, quick=arguments.quick, **how)
     if arguments.json:
         print_json(report.to_dict())
     else:
         print(report)
     return int(bool(report.failures))
+
+
+def _of_settings(overrides: list[str]) -> dict[str, Any]:
+    """What `check_model` is called with: an untrained model and its task."""
+    from attnzoo.config import compose
+
+    cfg = compose("train", overrides)
+    from attnzoo.model import build_model
+    from attnzoo.tasks import build_task
+
+    task = build_task(cfg.task, cfg.data, cfg.seed)
+    return {
+        "model": build_model(cfg, task.vocab_size), "task": task, "n_tokens": cfg.task.n_tokens, "seed": cfg.seed
+    }  # fmt: skip
+
+
+def _of_folder(folder: str) -> dict[str, Any]:
+    """The same of a trained model; an exported one has no task."""
+    check_saved(folder)
+    from attnzoo.training.saved import load_saved
+
+    saved = load_saved(folder)
+    return {"model": saved.model, "task": saved.task, "n_tokens": saved.n_tokens, "make_model": saved.fresh}

@@ -8,25 +8,25 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from attnzoo.training.config import load_config
+from attnzoo.commands import check_saved
 
 READ_BY = {"safetensors": "attnzoo.load", "llama": "transformers.AutoModelForCausalLM.from_pretrained"}
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help="a run folder")
+    parser.add_argument("run", metavar="RUN|DIR", help="a run folder, or an exported model")
     parser.add_argument("--out", metavar="DIR", required=True, help="a new folder")
     parser.add_argument("--format", choices=tuple(READ_BY), default="safetensors", help="whose layout (safetensors)")
 
 
 def run(arguments: Namespace) -> int:
-    load_config(arguments.run)  # a wrong folder is said at once, before torch is imported
+    check_saved(arguments.run)
     from attnzoo.model.export import export
     from attnzoo.model.llama import export_llama
-    from attnzoo.training import load_run
+    from attnzoo.training.saved import load_saved
 
-    _, model, task = load_run(arguments.run)
+    saved = load_saved(arguments.run)
     write = export_llama if arguments.format == "llama" else export
-    folder = write(model, arguments.out, task.tokenizer)
+    folder = write(saved.model, arguments.out, saved.tokenizer)
     print(f"{folder}: {READ_BY[arguments.format]}({str(folder)!r}) reads it")
     return 0

@@ -11,13 +11,12 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from typing import Any
 
-from attnzoo.commands import add_device, add_json, print_json
+from attnzoo.commands import add_device, add_json, check_saved, print_json
 from attnzoo.errors import RequestError
-from attnzoo.training.config import load_config
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help="a run folder, or FILE.py:NAME")
+    parser.add_argument("run", metavar="RUN|DIR", help="a run folder, an exported model, or FILE.py:NAME")
     parser.add_argument("--tokens", type=int, metavar="T", help="length of the test sequences (the run's own; else 64)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
@@ -30,13 +29,13 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     elsewhere = ":" in arguments.run
     if not elsewhere:
-        load_config(arguments.run)  # a wrong folder is said at once, before torch is imported
+        check_saved(arguments.run)
     from attnzoo import checks
     from attnzoo.checks.canary import entropy_canary
     from attnzoo.measure import resolve_device
 
     device = resolve_device(arguments.device)
-    model, vocab_size, n_tokens, fresh = _from_code(arguments.run) if elsewhere else _from_run(arguments.run)
+    model, vocab_size, n_tokens, fresh = _from_code(arguments.run) if elsewhere else _from_disk(arguments.run)
     report = checks.leak_test(
         model.to(device),
         vocab_size=vocab_size,
@@ -54,13 +53,12 @@ def run(arguments: Namespace) -> int:
     return int(not report.passed)
 
 
-def _from_run(folder: str) -> tuple[Any, int, int, Callable[[], Any]]:
+def _from_disk(folder: str) -> tuple[Any, int, int, Callable[[], Any]]:
     """The trained model, V, T, and a maker of untrained ones."""
-    from attnzoo.model import build_model
-    from attnzoo.training import load_run
+    from attnzoo.training.saved import load_saved
 
-    cfg, model, task = load_run(folder)
-    return model, task.vocab_size, cfg.task.n_tokens, lambda: build_model(cfg, task.vocab_size)
+    saved = load_saved(folder)
+    return saved.model, saved.model.vocab_size, saved.n_tokens, saved.fresh
 
 
 def _from_code(spec: str) -> tuple[Any, int, int, Callable[[], Any]]:

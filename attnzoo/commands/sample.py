@@ -8,13 +8,12 @@ from __future__ import annotations
 import sys
 from argparse import ArgumentParser, Namespace
 
-from attnzoo.commands import add_device
+from attnzoo.commands import add_device, check_saved
 from attnzoo.errors import RequestError
-from attnzoo.training.config import load_config
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help="a run folder")
+    parser.add_argument("run", metavar="RUN|DIR", help="a run folder, or an exported model")
     parser.add_argument("--prompt", default="\n", help="what the text starts with")
     parser.add_argument("--tokens", type=int, default=200, metavar="N", help="new tokens")
     parser.add_argument("--temperature", type=float, default=0.8, help="0 takes the likeliest token each time")
@@ -37,19 +36,19 @@ def run(arguments: Namespace) -> int:
     faults = [f"--{name} {value}: must be {phrase}" for name, value, holds, phrase in bounds if not holds]
     if faults:
         raise RequestError("attnzoo sample cannot do this", faults)
-    load_config(arguments.run)  # a wrong folder is said at once, before torch is imported
+    check_saved(arguments.run)
     import torch
 
     from attnzoo.measure import resolve_device
-    from attnzoo.training import load_run
+    from attnzoo.training.saved import load_saved
 
     device = resolve_device(arguments.device)
-    _, model, task = load_run(arguments.run)
-    tokenizer = getattr(task, "tokenizer", None)
-    if tokenizer is None:
-        raise RequestError(f"{arguments.run} was trained on {task.name}, which is no text")
-    start = torch.tensor([tokenizer.encode(arguments.prompt)], device=device)
-    tokens = model.to(device).generate(
+    saved = load_saved(arguments.run)
+    if saved.tokenizer is None:
+        why = "was exported without a tokenizer" if saved.task is None else f"was trained on {saved.task.name}, no text"
+        raise RequestError(f"{arguments.run} {why}: it cannot be sampled as text")
+    start = torch.tensor([saved.tokenizer.encode(arguments.prompt)], device=device)
+    tokens = saved.model.to(device).generate(
         start,
         arguments.tokens,
         temperature=arguments.temperature,
@@ -57,5 +56,5 @@ def run(arguments: Namespace) -> int:
         top_p=arguments.top_p,
         seed=arguments.seed,
     )
-    sys.stdout.write(tokenizer.decode(tokens[0].tolist()) + "\n")
+    sys.stdout.write(saved.tokenizer.decode(tokens[0].tolist()) + "\n")
     return 0

@@ -14,17 +14,16 @@ from typing import Any
 import yaml
 
 from attnzoo import groups
-from attnzoo.commands import add_json, print_json
+from attnzoo.commands import add_json, check_saved, print_json
 from attnzoo.errors import RequestError, unknown
 from attnzoo.files import write_text_atomic
-from attnzoo.training.config import load_config
 
 MOST_TOKENS = 1024
 PIPE_WIDTH = 80
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME|RUN", help="a registered backend, or a run folder")
+    parser.add_argument("name", metavar="NAME|RUN|DIR", help="a registered backend, a run folder, or an exported model")
     parser.add_argument("settings", nargs="*", metavar="KEY=VALUE", help="the backend's own options")
     parser.add_argument(
         "--tokens", type=int, metavar="T", help="length of the row (32; of a run: its own, at most 128)"
@@ -62,19 +61,19 @@ def _backend_shown(arguments: Namespace, options: dict[str, Any]) -> dict[str, A
 
 
 def _run_shown(arguments: Namespace) -> dict[str, Any]:
-    load_config(arguments.name)  # a wrong folder is said at once, before torch is imported
+    check_saved(arguments.name)
     from attnzoo.measure.maps import model_maps
     from attnzoo.report.show import heads_html, print_heads
-    from attnzoo.training import load_run
+    from attnzoo.training.saved import load_saved
 
-    cfg, model, task = load_run(arguments.name)
-    row = next(iter(task.validation_batches(1))).tokens[:, : arguments.tokens or 128]
-    shown = {
-        "title": f"{cfg.attention.name}: what its heads read",
+    saved = load_saved(arguments.name)
+    row = saved.row(arguments.tokens or min(saved.n_tokens, 128))
+    shown: dict[str, Any] = {
+        "title": f"{saved.name}: what its heads read",
         "run": str(arguments.name),
         "n_tokens": row.shape[1],
-        "text": None if task.tokenizer is None else task.tokenizer.decode(row[0].tolist()),
-        "layers": model_maps(model, row),
+        "text": None if saved.tokenizer is None else saved.tokenizer.decode(row[0].tolist()),
+        "layers": model_maps(saved.model, row),
     }
     if arguments.out:
         write_text_atomic(arguments.out, heads_html(shown))
@@ -87,7 +86,7 @@ def _checked(arguments: Namespace, is_run: bool) -> dict[str, Any]:
     """The options; every fault of the request in one error."""
     faults = []
     if is_run and not Path(arguments.name).exists():
-        faults.append(f"{unknown('backend', arguments.name, groups.backend_names())}; and there is no such run folder")
+        faults.append(f"{unknown('backend', arguments.name, groups.backend_names())}; and there is no such folder")
     pairs = [word.removeprefix("attention.").partition("=") for word in arguments.settings]
     faults += [
         f"{word!r} is not KEY=VALUE" for word, pair in zip(arguments.settings, pairs, strict=True) if not pair[1]

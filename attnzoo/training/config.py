@@ -181,6 +181,12 @@ def load_config(path: str | Path) -> RunConfig:
     return from_dict(values)
 
 
+def is_export(folder: str | Path) -> bool:
+    """Whether a model was exported into this folder, rather than trained in it."""
+    folder = Path(folder).expanduser()
+    return (folder / "config.json").is_file() and not (folder / "config.yaml").exists()
+
+
 def targets(values: Any, path: str = "") -> list[str]:
     """Where a ``_target_`` stands, at any depth: Hydra's way to name code that is run."""
     if isinstance(values, (list, tuple)):
