@@ -280,8 +280,22 @@ def test_show_draws_a_backend_with_options(tmp_path: Path, capsys: pytest.Captur
     assert "│█▄  │" in out
     assert "│ ▀█▄│" in out
     assert (tmp_path / "a.svg").read_text().startswith("<svg")
+    pytest.importorskip("resvg_py")
+    assert cli.main([*words, "--out", str(tmp_path / "a.png")]) == 0
+    capsys.readouterr()
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
     assert cli.main([*words[:2], "attention.window=2", *words[3:], "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["options"] == {"window": 2}
+
+
+def test_show_names_the_extra_that_a_png_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "resvg_py", None)
+    monkeypatch.setattr("attnzoo.commands.show.installed", lambda package: False)
+    assert cli.main(["show", "sdpa", "--out", str(tmp_path / "a.png")]) == 2
+    assert "pip install 'attnzoo[png]'" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 def test_import_writes_what_load_reads(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

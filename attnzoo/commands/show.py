@@ -1,7 +1,7 @@
 """Draw what an attention reads: a backend's pattern and weights, or the heads of a trained model.
 
 attnzoo show sliding_window
-attnzoo show block_sparse layout=strided stride=2 --tokens 48 --out strided.svg
+attnzoo show block_sparse layout=strided stride=2 --tokens 48 --out strided.svg     (or .png)
 attnzoo show runs/sdpa-seed0 --out heads.html
 """
 
@@ -15,8 +15,10 @@ import yaml
 
 from attnzoo import groups
 from attnzoo.commands import add_json, check_saved, print_json
+from attnzoo.data.sources import installed
 from attnzoo.errors import RequestError, unknown
-from attnzoo.files import write_text_atomic
+from attnzoo.files import write_bytes_atomic, write_text_atomic
+from attnzoo.report.png import MISSING
 
 MOST_TOKENS = 1024
 PIPE_WIDTH = 80
@@ -30,7 +32,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--head", type=int, default=0, metavar="H", help="which of a backend's 4 heads (0)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", metavar="FILE", help="also draw into this file: .svg for a backend, .html for a run")
+    parser.add_argument(
+        "--out", metavar="FILE", help="also draw into this file: .svg or .png for a backend, .html for a run"
+    )
     add_json(parser)
 
 
@@ -47,13 +51,16 @@ def _backend_shown(arguments: Namespace, options: dict[str, Any]) -> dict[str, A
     from rich.console import Console
 
     from attnzoo.measure.maps import backend_map
+    from attnzoo.report.png import png
     from attnzoo.report.show import picture_svg, print_picture
 
     shown = backend_map(
         arguments.name, n_tokens=arguments.tokens or 32, head=arguments.head, seed=arguments.seed, options=options
     )
     if arguments.out:
-        write_text_atomic(arguments.out, picture_svg(shown))
+        svg = picture_svg(shown)
+        drawn = png(svg) if Path(arguments.out).suffix.lower() == ".png" else svg.encode()
+        write_bytes_atomic(arguments.out, drawn)
     if not arguments.json:
         console = Console()
         print_picture(shown, console.width if console.is_terminal else PIPE_WIDTH)
@@ -95,10 +102,11 @@ def _checked(arguments: Namespace, is_run: bool) -> dict[str, Any]:
         faults.append("a run has its options already: only a backend takes KEY=VALUE")
     if arguments.tokens is not None and not 2 <= arguments.tokens <= MOST_TOKENS:
         faults.append(f"--tokens {arguments.tokens}: must be 2 to {MOST_TOKENS}")
-    suffix, right = Path(arguments.out or "").suffix.lower(), ".html" if is_run else ".svg"
-    if arguments.out and suffix != right:
-        why = ": no installed library writes one; a browser opens the SVG" if suffix == ".png" and not is_run else ""
-        faults.append(f"--out {arguments.out}: {'a run' if is_run else 'a backend'} is drawn as {right}{why}")
+    suffix, right = Path(arguments.out or "").suffix.lower(), (".html",) if is_run else (".svg", ".png")
+    if arguments.out and suffix not in right:
+        faults.append(f"--out {arguments.out}: {'a run' if is_run else 'a backend'} is drawn as {' or '.join(right)}")
+    elif suffix == ".png" and not installed("resvg_py"):
+        faults.append(f"--out {arguments.out}: {MISSING}")
     if faults:
         raise RequestError("attnzoo show cannot do this", faults)
     return {key: yaml.safe_load(value) for key, _, value in pairs}
