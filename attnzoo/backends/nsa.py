@@ -66,7 +66,7 @@ class NSA(PastBlocksAttention):
     over the heads that share keys: they read the same blocks. No gradient flows through the choice;
     window: softmax over the last W keys.
     A summary takes in the real keys of the document of its block's last token, and is visible from the next block on.
-    Cost: time O(T·((n + 1)·c + W)·D) and T²/(2c)·D for compression and affinities, memory O(T·((n + 1)·c + D)).
+    Cost: time O(T·((n + 1)·c + W)·D) and T²/(2c)·D for compression and affinities, memory O(T·(n + 1)·D).
     State: 2·T·G·D, as any past block may be read again, and 2·T/c·G·D summaries in float64; on mla, where every head has
     keys of its own, the latents and 2·T/c·H·(r + Dr) summaries of them, as each head compresses in its own way.
     Departures: blocks do not overlap and are chosen as they are compressed (the paper: stride 16, 32 compressed, 64 chosen);

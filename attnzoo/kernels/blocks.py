@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from attnzoo.contract import ScoreBias
 from attnzoo.kernels import sdpa
+from attnzoo.kernels.gates import wide
 from attnzoo.kernels.pad import pad_tokens
 from attnzoo.masks import Mask
 
@@ -185,10 +186,10 @@ class Overlapping(torch.autograd.Function):
     def backward(ctx, gradient: Tensor) -> tuple[Tensor, None, None]:
         by_place = gradient.unflatten(3, (ctx.m, ctx.c))  # (B, G, N, m, c, D)
         n = by_place.shape[2]
-        total = F.pad(by_place[:, :, :, 0], (0, 0, 0, 0, 0, ctx.m - 1))
+        total = F.pad(by_place[:, :, :, 0].to(wide(gradient.dtype)), (0, 0, 0, 0, 0, ctx.m - 1))
         for place in range(1, ctx.m):
             total[:, :, place : place + n] += by_place[:, :, :, place]
-        return total.flatten(2, 3), None, None
+        return total.flatten(2, 3).to(gradient.dtype), None, None
 
 
 class Gathered(torch.autograd.Function):
@@ -201,11 +202,12 @@ class Gathered(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        total = gradients[0].new_zeros(ctx.shape)
+        kind = gradients[0].dtype
+        total = gradients[0].new_zeros(ctx.shape, dtype=wide(kind))
         for wanted, gradient in zip(ctx.parts, gradients, strict=True):
             by_block = gradient.unflatten(3, (wanted.shape[1], -1)).flatten(2, 3)
-            total.index_add_(2, wanted.flatten(), by_block)
-        return total, *(None for _ in ctx.parts)
+            total.index_add_(2, wanted.flatten(), by_block.to(total.dtype))
+        return total.to(kind), *(None for _ in ctx.parts)
 
 
 def _gather(t: Tensor, wanted: Tensor) -> Tensor:

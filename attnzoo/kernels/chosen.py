@@ -11,9 +11,13 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
+from torch.utils.checkpoint import get_device_states, set_device_states
 
 from attnzoo.contract import ScoreBias
+from attnzoo.kernels.blocks import LARGEST_PART
+from attnzoo.kernels.gates import wide
 from attnzoo.masks import Mask
 
 
@@ -22,7 +26,7 @@ class Tiles(NamedTuple):
 
     Args:
         block: (B, H, n), the block a tile reads.
-        query: (B, H, n, r), the query in each row; 0 in rows that stay empty.
+        query: (B, H, n, r), the query in each row; -1 in rows that stay empty.
         place: (B, H, Tq, m), the row of each pair among the n·r; 0 where no block is named.
     """
 
@@ -55,32 +59,127 @@ def attend_chosen(
     n_blocks = -(-n_keys // c)
     tiles = gather_queries(chosen, min(c, n_queries), n_blocks)
     k, v = (F.pad(t, (0, 0, 0, -n_keys % c)).unflatten(2, (n_blocks, c)) for t in (k, v))
-    i = tiles.query[..., None] + (n_keys - n_queries)  # (B, H, n, r, 1)
-    j = (tiles.block[..., None] * c + torch.arange(c, device=q.device))[..., None, :]  # (B, H, n, 1, c)
-    visible = j <= i
-    if mask.key_padding is not None:
-        visible = visible & _at(mask.key_padding, j)
-    if mask.documents is not None:
-        visible = visible & (_at(mask.documents, i) == _at(mask.documents, j))
-    scores = (take(q, tiles.query) * scale) @ take(k, tiles.block).mT
-    scores = scores.float() if scores.dtype.itemsize == 2 else scores
-    if bias is not None:
-        scores = scores + torch.stack([bias.block(i[:, h], j[:, h])[h] for h in range(q.shape[1])], 1)
-    parts = partial_softmax(scores, visible, take(v, tiles.block), dropout)
-    outs, totals, tops = (take(t.flatten(2, 3), tiles.place) for t in parts)  # (B, H, Tq, m, ·)
-    none = (chosen < 0)[..., None]
-    tops = tops.masked_fill(none, torch.finfo(tops.dtype).min)
-    # a difference of maxima, not of logarithms of sums, which large scores leave few digits
-    share = totals.masked_fill(none, 0.0) * (tops - tops.amax(-2, keepdim=True)).exp()
-    total = share.sum(-2, keepdim=True)
-    share = share / total.masked_fill(total == 0, 1.0)
-    return (share.mT @ outs.to(share.dtype)).squeeze(-2).to(v.dtype)
+    rule = Rule(tiles, chosen < 0, mask, bias, n_keys - n_queries, c, scale, dropout)
+    if torch.compiler.is_compiling():
+        return rule.attend(q, k, v)[0]
+    return InParts.apply(rule, q, k, v, *(() if bias is None else bias.parameters()))
 
 
-def partial_softmax(scores: Tensor, visible: Tensor, v: Tensor, dropout: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Softmax over some of the keys, to be merged with others: its output (…, Dv), the sum (…, 1) of exp(scores - top), and
-    top (…, 1), the largest score. A row that sees nothing gives an output and a sum of 0."""
-    scores = scores.masked_fill(~visible, -torch.inf)
+class Rule(NamedTuple):
+    """What is done with q, and k and v in blocks; ``none`` (B, H, Tq, m) is True where no block is chosen."""
+
+    tiles: Tiles
+    none: Tensor
+    mask: Mask
+    bias: ScoreBias | None
+    offset: int
+    c: int
+    scale: float
+    dropout: float
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The output (B, H, Tq, Dv), and of each query the sum of exp(scores - top) and top (B, H, Tq, 1)."""
+        whole: list[Tensor] = []
+        for part in self.parts(q, k, v):
+            rows = self.read(part, q, k, v)
+            found = partial_softmax(self.scores(part, *rows[:2]), rows[2], self.dropout)
+            whole = whole or [t.new_empty(*self.tiles.query.shape, t.shape[-1]) for t in found]
+            for side, t in zip(whole, found, strict=True):
+                side[:, :, part] = t
+        outs, totals, tops = (side.flatten(2, 3) for side in whole)  # (B, H, n·r, ·)
+        place, none = self.tiles.place, self.none[..., None]
+        top = take(tops, place).masked_fill(none, torch.finfo(tops.dtype).min)
+        # a difference of maxima, not of logarithms of sums, which large scores leave few digits
+        highest = top.amax(-2)
+        share = take(totals, place).masked_fill(none, 0.0) * (top - highest[..., None, :]).exp()
+        total = share.sum(-2)
+        share = share / total.masked_fill(total == 0, 1.0)[..., None, :]
+        out = torch.zeros_like(highest)
+        for a, at in zip(share.unbind(-2), place.unbind(-1), strict=True):
+            out = out + a * take(outs, at)
+        return out.to(v.dtype), total, highest
+
+    def parts(self, *tensors: Tensor) -> list[slice]:
+        """Tiles computed together: on a CPU as many as stay within `LARGEST_PART`."""
+        n, r = self.tiles.query.shape[2:]
+        if tensors[0].is_cuda or torch.compiler.is_compiling():
+            return [slice(None)]
+        rows, width = (
+            self.tiles.query[:, :, 0].numel() // r * max(r, self.c),
+            max(self.c, *(t.shape[-1] for t in tensors)),
+        )
+        step = max(LARGEST_PART // (rows * width * max(tensors[0].itemsize, 4)), 1)
+        return [slice(start, start + step) for start in range(0, n, step)]
+
+    def read(self, part: slice, q: Tensor, k: Tensor, v: Tensor) -> list[Tensor]:
+        """Of tiles the queries (B, H, n, r, D), keys (B, H, n, c, D) and values."""
+        query, block = self.tiles.query[:, :, part].clamp(min=0), self.tiles.block[:, :, part]
+        return [take(q, query), take(k, block), take(v, block)]
+
+    def scores(self, part: slice, q: Tensor, k: Tensor) -> Tensor:
+        """(B, H, n, r, c) of queries and keys that were read, -inf where a query does not see; at least float32."""
+        query, block, mask = self.tiles.query[:, :, part], self.tiles.block[:, :, part], self.mask
+        i = query[..., None] + self.offset  # (B, H, n, r, 1)
+        j = (block[..., None] * self.c + torch.arange(self.c, device=q.device))[..., None, :]  # (B, H, n, 1, c)
+        visible = (j <= i) & (query >= 0)[..., None]
+        if mask.key_padding is not None:
+            visible = visible & _at(mask.key_padding, j)
+        if mask.documents is not None:
+            visible = visible & (_at(mask.documents, i) == _at(mask.documents, j))
+        scores = (q * self.scale) @ k.mT
+        scores = scores.float() if scores.dtype.itemsize == 2 else scores
+        if self.bias is not None:
+            scores = scores + torch.stack([self.bias.block(i[:, h], j[:, h])[h] for h in range(q.shape[1])], 1)
+        return scores.masked_fill(~visible, -torch.inf)
+
+
+class InParts(torch.autograd.Function):
+    """`Rule.attend`; the gradient computes tiles again, from the output and two numbers a query."""
+
+    @staticmethod
+    def forward(ctx, rule: Rule, q: Tensor, k: Tensor, v: Tensor, *parameters: Tensor) -> Tensor:
+        kind = q.device.type
+        ctx.rule, ctx.autocast = rule, (kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind))
+        ctx.random = (torch.get_rng_state(), get_device_states(q)) if rule.dropout else None
+        out, total, top = rule.attend(q, k, v)
+        ctx.save_for_backward(q, k, v, out, total, top, *parameters)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, out, total, top, *parameters = ctx.saved_tensors
+        rule, tiles = ctx.rule, ctx.rule.tiles
+        # many tiles read one key: in half precision their sum would lose digits
+        sums = [t.new_zeros(t.shape, dtype=wide(t.dtype)) for t in (q, k, v, *parameters)]  # contiguous
+        learned = [(p, place) for p, place in zip(parameters, sums[3:], strict=True) if p.requires_grad]
+        total = total.masked_fill(total == 0, 1.0)
+        delta = (gradient.to(total.dtype) * out).sum(-1, keepdim=True)
+        with torch.random.fork_rng(sorted({q.get_device()} - {-1}), enabled=rule.dropout > 0):
+            if ctx.random:
+                torch.set_rng_state(ctx.random[0])
+                set_device_states(*ctx.random[1])
+            for part in rule.parts(q, k, v):
+                query, block = tiles.query[:, :, part].clamp(min=0), tiles.block[:, :, part]
+                rows = [t.detach().requires_grad_() for t in rule.read(part, q, k, v)]
+                with torch.enable_grad(), torch.autocast(*ctx.autocast):
+                    weights = (rule.scores(part, *rows[:2]) - take(top, query)).exp() / take(total, query)
+                    o = F.dropout(weights.to(v.dtype), rule.dropout) @ rows[2]
+                above = take(gradient, query).to(o.dtype), -take(delta, query).expand_as(weights)
+                found = torch.autograd.grad((o, weights), [*rows, *(p for p, _ in learned)], above)
+                for place, index, g in zip(sums, (query, block, block), found, strict=False):
+                    put(place, index, g)
+                for (_, place), g in zip(learned, found[3:], strict=True):
+                    place += g
+        needed = ctx.needs_input_grad[1:]
+        return None, *(
+            s.to(t.dtype) if need else None for s, t, need in zip(sums, (q, k, v, *parameters), needed, strict=True)
+        )
+
+
+def partial_softmax(scores: Tensor, v: Tensor, dropout: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Softmax over some of the keys, -inf where hidden, to be merged with others: its output (…, Dv), the sum (…, 1) of
+    exp(scores - top), and top (…, 1), the largest score. A row that sees nothing gives an output and a sum of 0."""
     top = scores.detach().amax(-1, keepdim=True).clamp(min=torch.finfo(scores.dtype).min)
     e = (scores - top).exp()
     total = e.sum(-1, keepdim=True)
@@ -109,7 +208,7 @@ def gather_queries(chosen: Tensor, r: int, n_blocks: int) -> Tiles:
     place = torch.where(real, tile * r + row, n * r)  # pairs without a block share a row past the last
 
     blank = wanted.new_zeros(*wanted.shape[:2], n * r + 1)
-    query = blank.scatter(-1, place, order // m)[..., :-1].unflatten(-1, (n, r))
+    query = (blank - 1).scatter(-1, place, order // m)[..., :-1].unflatten(-1, (n, r))
     read = blank.scatter(-1, place, block)[..., :-1].unflatten(-1, (n, r))[..., 0]
     back = torch.empty_like(order).scatter(-1, order, place.masked_fill(~real, 0))
     return Tiles(read, query, back.view_as(chosen))
@@ -117,14 +216,22 @@ def gather_queries(chosen: Tensor, r: int, n_blocks: int) -> Tiles:
 
 def take(t: Tensor, index: Tensor) -> Tensor:
     """Entries of t (B, G, n, *rest) along its third axis, by index (B, H, *S), head h from t's h // (H/G): (B, H, *S, *rest)."""
+    return t.flatten(0, 2).index_select(0, _flat(t, index)).view(*index.shape, *t.shape[3:])
+
+
+def put(total: Tensor, index: Tensor, t: Tensor) -> None:
+    """Add to ``total``, in place, what `take` read by the index."""
+    total.flatten(0, 2).index_add_(0, _flat(total, index), t.to(total.dtype).flatten(0, index.dim() - 1))
+
+
+def _flat(t: Tensor, index: Tensor) -> Tensor:
     batch, heads, n = t.shape[:3]
     base = torch.arange(batch * heads, device=t.device).view(batch, heads) * n
     base = base.repeat_interleave(index.shape[1] // heads, 1)[..., None]
-    flat = (index.flatten(2) + base).flatten()
-    return t.flatten(0, 2).index_select(0, flat).view(*index.shape, *t.shape[3:])
+    return (index.flatten(2) + base).flatten()
 
 
 def _at(values: Tensor, positions: Tensor) -> Tensor:
-    """values (B or 1, T) read at positions (B, …); past the last one whatever it holds."""
-    flat = positions.flatten(1).clamp(max=values.shape[1] - 1)
+    """values (B or 1, T) read at positions (B, …); beside them whatever it holds."""
+    flat = positions.flatten(1).clamp(0, values.shape[1] - 1)
     return values.expand(positions.shape[0], -1).gather(1, flat).view_as(positions)

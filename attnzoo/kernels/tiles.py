@@ -63,9 +63,14 @@ def attend_tiles(
         at, of_keys = torch.arange(offset, n_keys, device=q.device), torch.arange(n_keys, device=q.device)
     else:
         at, of_keys = positions
+    half = v.dtype if v.dtype.itemsize == 2 and n_queries > tile else None
+    if half:  # raised before the tiles part, lowered in each: the gradients of those that read a key add up in float32
+        k, v = k.float(), v.float()
 
     def rows(start: int, end: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         # query heads that read one key/value head lie below one another, so that K and V are never repeated
+        if half:
+            k, v = k.to(half), v.to(half)
         grouped = (q * scale).unflatten(1, (k.shape[1], -1)).flatten(2, 3)  # (B, G, H/G·c, D)
         scores = (grouped @ k.mT).unflatten(2, (-1, end - start)).flatten(1, 2)
         scores = scores.float() if scores.dtype.itemsize == 2 else scores

@@ -13,6 +13,7 @@ from attnzoo import registry
 from attnzoo.errors import RequestError, unknown
 from attnzoo.measure.bench_row import Key, Setting, Work, machine, row_of
 from attnzoo.measure.latency import Timing, take_turns
+from attnzoo.measure.malloc import keep_freed_memory
 from attnzoo.measure.outcome import outcome
 from attnzoo.measure.roofline import machine_rates
 from attnzoo.measure.trend import growth
@@ -47,7 +48,7 @@ def bench(
     limit: float | None = None,
     verify: Verify | None = None,
 ) -> dict[str, Any]:
-    """Measure the named backends at each length.
+    """Measure the named backends at each length. From then on the process keeps memory that was freed: `keep_freed_memory`.
 
     Args:
         level: operator (forward, forward+backward), or model (train_step, prefill, decode and generate per token).
@@ -85,6 +86,7 @@ def bench(
         options or {},
         vocab_size,
     )
+    keep_freed_memory()
     rates = machine_rates(device, dtype)
     verdicts = {name: (verify or quick_check)(name, device, dtype, setting.options.get(name, {})) for name in names}
     chosen = [op for op in OPS[level] if op in ops or not ops]

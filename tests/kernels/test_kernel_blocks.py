@@ -5,7 +5,7 @@ import torch
 
 from attnzoo import Mask, build
 from attnzoo.kernels import blocks
-from attnzoo.kernels.blocks import Overlapping, static_scores
+from attnzoo.kernels.blocks import Gathered, Overlapping, static_scores
 
 
 @pytest.mark.parametrize("m", [1, 2, 3])
@@ -62,3 +62,15 @@ def test_reading_in_parts_changes_nothing(monkeypatch):
         torch.testing.assert_close(parts, whole, rtol=0, atol=1e-6)
         for one, other in zip(found, expected, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_gradients_of_a_block_that_many_read_add_up_in_float32(dtype):
+    """The terms are exact, so that only the sum can lose: eps / 2 when rounded once, before that 300 roundings of float32."""
+    t = torch.zeros(1, 1, 2, 4, 8, dtype=dtype, requires_grad=True)
+    above = torch.rand(1, 1, 300, 4, 8, generator=torch.Generator().manual_seed(0)).to(dtype)
+    (out,) = Gathered.apply(t, torch.zeros(300, 1, dtype=torch.long))
+    (gradient,) = torch.autograd.grad(out, t, above)
+    exact = above.double().sum(2)
+    allowed = torch.finfo(dtype).eps / 2 + 300 * torch.finfo(torch.float32).eps
+    assert ((gradient[:, :, 0] - exact).abs() <= allowed * exact).all()

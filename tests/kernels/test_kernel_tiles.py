@@ -43,3 +43,17 @@ def test_memory_is_a_tile_and_not_the_square():
         peaks.append(counting.peak)
     square = n * n * 4
     assert peaks[0] < square / 2 < square < peaks[1]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_gradients_of_keys_that_many_tiles_read_add_up_in_float32(dtype):
+    """In the half type a sum over 128 tiles would lose up to 64 eps; rounded once it loses eps / 2, and the parts' own
+    roundings, eps / 2 each, are independent and lose less than that together."""
+    g = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, 2, 512, 8, generator=g, dtype=torch.float64).to(dtype) for _ in range(3))
+    found = []
+    for kind in (torch.float64, dtype):
+        v = v.to(kind).requires_grad_()
+        out = attend_tiles(q.to(kind), k.to(kind), v, Mask(causal=False), None, scale=0.3, tile=4)
+        found.append(torch.autograd.grad(out.sum(), v)[0].double())
+    assert (found[1] - found[0]).norm() < torch.finfo(dtype).eps * found[0].norm()
