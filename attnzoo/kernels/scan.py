@@ -8,11 +8,17 @@ Sources: arXiv:2312.06635 (chunks, channel decay), 2405.21060 (scalar decay), 24
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from attnzoo.kernels.pad import pad_tokens
+
+CACHED = 2**20
+"""Bytes."""
 
 
 def scan(
@@ -81,6 +87,10 @@ def chunk_count(c: int, n_tokens: int) -> int:
 
 def _chunks(q, k, v, decay, beta, run, state) -> tuple[Tensor, Tensor]:
     """`scan` of whole chunks; ``run`` (B or 1, 1, N, c) numbers the stretches between starts within each chunk."""
+    if decay is None and beta is None and run is None and not torch.compiler.is_compiling():
+        state = k.new_zeros(*k.shape[:2], k.shape[-1], v.shape[-1]) if state is None else state
+        carried, state = _carry(state, k.mT @ v, None)
+        return Chunks.apply(q, *(t[:, :, None] for t in (k, v, carried))), state
     enter = leave = whole = None  # what is left of the state at a token, of a token at the end, of the state at the end
     if decay is not None:
         enter, leave, whole = decay.cumsum(-2).exp(), suffix_sums(decay).exp(), decay.sum(-2, keepdim=True).exp()
@@ -103,6 +113,43 @@ def _chunks(q, k, v, decay, beta, run, state) -> tuple[Tensor, Tensor]:
         values, keys = written.split([v.shape[-1], k.shape[-1]], -1)
         carried, v, state = _carry_delta(state, key_ends, values, keys, whole)
     return pairs @ v[:, :, None] + reads @ carried[:, :, None], state
+
+
+class Chunks(torch.autograd.Function):
+    """tril(q kᵀ) v + q S in each chunk of q (B, G, R, N, c, D), k, v and S (B, G, 1, N, ·, ·), some chunks at a time.
+
+    The products of queries and keys are made again in the backward pass.
+    """
+
+    @staticmethod
+    def forward(ctx, *tensors: Tensor) -> Tensor:
+        ctx.save_for_backward(*tensors)
+        out = tensors[0].new_empty(*tensors[0].shape[:-1], tensors[2].shape[-1])
+        for q, k, v, state, o in _split(*tensors, out):
+            torch.add((q @ k.mT).tril_() @ v, q @ state, out=o)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor, ...]:
+        tensors = ctx.saved_tensors
+        found = tuple(t.new_empty(t.shape) for t in tensors)
+        for q, k, v, state, o, dq, dk, dv, ds in _split(*tensors, gradient, *found):
+            pairs, above = (q @ k.mT).tril_(), (o @ v.mT).tril_()
+            torch.add(above @ k, o @ state.mT, out=dq)
+            for sums, each in ((dk, above.mT @ q), (dv, pairs.mT @ o), (ds, q.mT @ o)):
+                sums.copy_(each.sum(2, keepdim=True))
+        return found
+
+
+def _split(q: Tensor, *others: Tensor) -> Iterable[tuple[Tensor, ...]]:
+    """As many chunks at a time as have their products of queries and keys in a CPU's cache."""
+    n = (
+        q.shape[3]
+        if q.is_cuda
+        else max(CACHED * q.shape[3] // (q.numel() // q.shape[-1] * q.shape[-2] * q.itemsize), 1)
+    )
+    return zip(*(t.split(n, 3) for t in (q, *others)), strict=True)
 
 
 def _carry(state: Tensor, updates: Tensor, whole: Tensor | None) -> tuple[Tensor, Tensor]:

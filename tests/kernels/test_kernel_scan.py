@@ -9,6 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import attnzoo.kernels.scan as scan_module
+from attnzoo.checks.cost import CountingMode
 from attnzoo.kernels.scan import scan
 
 # float64; sums of tens of terms of size 1 in another order
@@ -128,3 +130,23 @@ def test_autocast_does_not_reach_the_state():
         out, state = scan(q, k, v, chunk=4, decay=decay)
     assert state.dtype == torch.float32
     assert torch.equal(out, plain)
+
+
+def test_without_decay_no_product_of_queries_and_keys_is_kept_or_made_whole(monkeypatch):
+    n, c = 1024, 64
+    monkeypatch.setattr(scan_module, "CACHED", 1)  # one chunk at a time
+    q, k, v = (torch.randn(1, heads, n, 4, requires_grad=True) for heads in (2, 1, 1))
+    with CountingMode() as counting:
+        out, _ = scan(q, k, v, chunk=c)
+        out.sum().backward()
+    products = 2 * n * c * 4  # bytes, of one head n * c
+    assert counting.peak < products / 2
+
+
+def test_without_decay_some_chunks_at_a_time_give_the_recurrence_and_its_derivative(monkeypatch):
+    monkeypatch.setattr(scan_module, "CACHED", 1)
+    q, k, v = (torch.randn(1, heads, 5, 2, dtype=torch.float64, requires_grad=True) for heads in (2, 1, 1))
+    state = torch.randn(1, 1, 2, 2, dtype=torch.float64, requires_grad=True)
+    for found, right in zip(scan(q, k, v, chunk=2, state=state), recurrence(q, k, v, state=state), strict=True):
+        torch.testing.assert_close(found, right, **CLOSE)
+    assert torch.autograd.gradcheck(lambda q, k, v, state: scan(q, k, v, chunk=2, state=state), (q, k, v, state))
