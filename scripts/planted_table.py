@@ -1,4 +1,4 @@
-"""Writes docs/planted_bugs.md: every planted bug, by every check that turns red on it. Takes some minutes.
+"""Writes docs/planted_bugs.md: every planted bug, by every check that turns red on it. Takes half an hour of one core.
 
 python scripts/planted_table.py [--check]     (--check only compares, and exits 1 when the file is stale)
 """
@@ -6,6 +6,8 @@ python scripts/planted_table.py [--check]     (--check only compares, and exits 
 from __future__ import annotations
 
 import sys
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -18,20 +20,22 @@ HEAD = """# Planted bugs
 
 Written by `scripts/planted_table.py`; do not edit. {bugs} wrong attentions live in `tests/planted/`, each with one
 fault. The check in bold is the one that is meant to catch it, and `tests/planted/test_planted.py` holds it to that;
-the others that turn red too are listed after it (of `bugs_far` and `bugs_memory` two at most).
-{slow} are tried only on the bugs meant for them, as they take
-seconds.
+of the {checks} checks all others that turn red too are listed after it. {slow} take seconds
+each: they are tried only on the bugs meant for them, and their numbers in the second table say no more than that.
 
 | planted bug | what is wrong | caught by | also red |
 |---|---|---|---|
 """
 
 
-def row(bug) -> str:
+def row(name: str) -> str:
     """One line of the table: every check is run, each up to its first failure."""
+    from sound import planted
+
     from attnzoo.checks import Subject, all_checks
     from attnzoo.checks.suite import run_check
 
+    (bug,) = [bug for bug in planted() if bug.__name__ == name]
     red = []
     for one in all_checks():
         if one.name in SLOW and one.name != bug.caught_by:
@@ -39,7 +43,7 @@ def row(bug) -> str:
         if any(r.status == "failed" for r in run_check(Subject.of(bug, shrink=False), one)):
             red.append(one.name)
     if bug.caught_by not in red:
-        raise SystemExit(f"{bug.__name__} is not caught by {bug.caught_by}, only by {red}")
+        raise RuntimeError(f"{bug.__name__} is not caught by {bug.caught_by}, only by {red}")
     others = ", ".join(name for name in red if name != bug.caught_by) or "–"
     return f"| `{bug.__name__}` | {bug.__doc__} | **{bug.caught_by}** | {others} |"
 
@@ -60,15 +64,11 @@ def main() -> int:
 
     from attnzoo.checks import all_checks
 
-    torch.set_num_threads(1)
-    bugs = planted()
-    rows = [row(bug) for bug in bugs]
-    page = (
-        HEAD.format(bugs=len(bugs), slow=", ".join(SLOW))
-        + "\n".join(rows)
-        + "\n"
-        + counts(rows, [c.name for c in all_checks()])
-    )
+    names, checks = [bug.__name__ for bug in planted()], [c.name for c in all_checks()]
+    with ProcessPoolExecutor(torch.get_num_threads(), get_context("spawn"), torch.set_num_threads, (1,)) as pool:
+        rows = list(pool.map(row, names))
+    head = HEAD.format(bugs=len(names), checks=len(checks), slow=", ".join(SLOW))
+    page = head + "\n".join(rows) + "\n" + counts(rows, checks)
     if "--check" in sys.argv:
         stale = not PAGE.is_file() or PAGE.read_text(encoding="utf-8") != page
         print("stale: run scripts/planted_table.py" if stale else "up to date")

@@ -376,6 +376,26 @@ class DropoutAsNoise(Sound):
         return weights * (1 + (p / (1 - p)) ** 0.5 * torch.randn_like(weights)) if p else weights
 
 
+class DropoutTooRare(Sound):
+    """drops half as often as asked, rescaled accordingly"""
+
+    caught_by = "dropout_of_weights"
+
+    def drop(self, weights):
+        return F.dropout(weights, self.dropout_now / 2)
+
+
+class AutocastForgetsPadding(Sound):
+    """under autocast the padding is not looked at"""
+
+    caught_by = "autocast"
+
+    def mask_of(self, mask, n_queries, n_keys, q):
+        return super().mask_of(
+            replace(mask, key_padding=None) if torch.is_autocast_enabled("cpu") else mask, n_queries, n_keys, q
+        )
+
+
 class CompiledBackwardDiffers(Sound):
     """compiled, the gradient of the keys is half"""
 

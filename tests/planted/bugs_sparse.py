@@ -60,6 +60,15 @@ class NodeWeighsOne(Hierarchical):
         return super()._attend(q, nodes._replace(held=(nodes.held > 0).to(nodes.held.dtype)), *reads)
 
 
+class ChoiceOfTheFirstGroup(NSA):
+    """all heads read the blocks that the first group chose"""
+
+    caught_by = "head_groups"
+
+    def repeat_kv(self, t):
+        return super().repeat_kv(t if t.is_floating_point() else t[:, :1].expand_as(t))
+
+
 class _Early(Past):
     def seen_from(self, i):
         return super().seen_from((i + self.c).clamp(max=self.n_keys - 1))
