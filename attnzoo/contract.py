@@ -326,7 +326,7 @@ class Attention(nn.Module):
 
     def ran(self, kernel: str) -> None:
         """Record the kernel that computed the last call."""
-        if not torch.compiler.is_compiling():
+        if self.kernel != kernel and not torch.compiler.is_compiling():
             self.kernel = kernel
 
     def settings(self) -> dict:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -83,7 +84,8 @@ class Rope(Positions):
 
     def phases(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         angle = _angles(positions, self.head_dim, self.base)[:, None]  # (B or 1, 1, T, D/2)
-        return angle.cos(), angle.sin()
+        cos, sin = angle.cos(), angle.sin()
+        return torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1)
 
 
 class Alibi(Positions):
@@ -157,12 +159,35 @@ def distance_buckets(buckets: int, max_distance: int) -> Tensor:
 
 
 def rotate(t: Tensor, phases: tuple[Tensor, Tensor] | None) -> Tensor:
-    """Turn queries or keys (B, H, T, D) by their phases (B or 1, 1, T, D/2), in float32; unchanged without phases."""
+    """Turn queries or keys (B, H, T, D) by their phases (B or 1, 1, T, D), in float32; unchanged without phases.
+
+    Phases are the cosine of each channel and the sine, negative in the first half: t · cos + (its halves swapped) · sin.
+    """
     if phases is None:
         return t
+    if t.requires_grad and torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        return _Rotation.apply(t, *phases)
     cos, sin = phases
-    first, second = t.float().chunk(2, -1) if t.dtype.itemsize == 2 else t.chunk(2, -1)
-    return torch.cat([first * cos - second * sin, second * cos + first * sin], -1).to(t.dtype)
+    return _turned(t, cos, sin, 1)
+
+
+class _Rotation(torch.autograd.Function):
+    """Its derivative is the rotation back: neither t nor any product need be kept."""
+
+    @staticmethod
+    def forward(ctx: Any, t: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        ctx.save_for_backward(cos, sin)
+        return _turned(t, cos, sin, 1)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        cos, sin = ctx.saved_tensors
+        return _turned(gradient, cos, sin, -1), None, None
+
+
+def _turned(t: Tensor, cos: Tensor, sin: Tensor, direction: int) -> Tensor:
+    wide = t.float() if t.dtype.itemsize == 2 else t
+    return torch.addcmul(wide * cos, wide.roll(t.shape[-1] // 2, -1), sin, value=direction).to(t.dtype)
 
 
 def alibi_slopes(n_heads: int) -> list[float]:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
 from attnzoo.errors import Refused, RequestError
 from attnzoo.masks import Mask
@@ -35,7 +34,7 @@ def check_tensors(attn: Attention, q: Tensor, k: Tensor, v: Tensor, x: Tensor | 
             why.append(f"{name} has head dim {t.shape[3]}, expected D = {attn.head_dim}")
     if k.shape[2] != v.shape[2]:
         why.append(f"{k.shape[2]} keys but {v.shape[2]} values")
-    if not all(t.shape[2] for t in (q, k)):
+    if not (q.shape[2] and k.shape[2]):
         why.append(f"at least one query and one key are needed; got {q.shape[2]} and {k.shape[2]}")
     if not (q.dtype == k.dtype == v.dtype) or not q.is_floating_point():
         why.append(f"q, k and v need one floating dtype; got {q.dtype}, {k.dtype}, {v.dtype}")
@@ -58,9 +57,9 @@ def check_extension(q: Tensor, k: Tensor, v: Tensor, cache: Any, mask: Mask) -> 
         why.append(f"{q.shape[2]} queries for {new} new keys; each new token brings one of each")
     if cache.length + new > cache.max_tokens:
         why.append(f"the cache is full: it holds {cache.length} of {cache.max_tokens} tokens and {new} more were given")
-    batches = {t.shape[0] for t in _held(cache) if t.dim() > 2}
-    if batches - {k.shape[0]}:
-        why.append(f"the cache was made for batch {min(batches)}; these keys are batch {k.shape[0]}")
+    batch = next((t.shape[0] for t in _held(cache) if t.dim() > 2), k.shape[0])  # all have the batch first
+    if batch != k.shape[0]:
+        why.append(f"the cache was made for batch {batch}; these keys are batch {k.shape[0]}")
     held = getattr(cache, "keys", None)
     if held is not None and (held.dtype != k.dtype or held.device != k.device):
         why.append(f"the cache is {held.dtype} on {held.device}; these keys are {k.dtype} on {k.device}")
@@ -81,8 +80,9 @@ def check_extension(q: Tensor, k: Tensor, v: Tensor, cache: Any, mask: Mask) -> 
 
 def _held(cache: Any) -> Iterator[Tensor]:
     """The tensors among a cache's attributes, in tuples and lists too, and among those of the caches it is made of."""
-    for value in tree_leaves(list(vars(cache).values())):
-        if isinstance(value, Tensor):
-            yield value
-        elif hasattr(value, "length"):
-            yield from _held(value)
+    if isinstance(cache, Tensor):
+        yield cache
+        return
+    for part in cache if isinstance(cache, (tuple, list)) else vars(cache).values():
+        if isinstance(part, (Tensor, tuple, list)) or hasattr(part, "length"):
+            yield from _held(part)

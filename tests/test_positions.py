@@ -39,6 +39,23 @@ def test_rope_is_a_rotation_by_position_times_frequency():
             )
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_the_gradient_of_a_rotation_is_the_rotation_back_and_keeps_nothing(dtype):
+    phases = Rope(8, 100.0).phases(torch.arange(5)[None])
+    t, gradient = torch.randn(2, 3, 5, 8).to(dtype).requires_grad_(), torch.randn(2, 3, 5, 8).to(dtype)
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda saved: kept.append(saved.numel()) or saved, lambda t: t):
+        turned = rotate(t, phases)
+    assert max(kept) <= 5 * 8  # the phases
+    wide = t.detach().to(torch.promote_types(dtype, torch.float32)).requires_grad_()
+    a, b = wide.chunk(2, -1)
+    cos, sin = (p[..., 4:] for p in phases)
+    plain = torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
+    torch.testing.assert_close(turned, plain.to(dtype))
+    expected = torch.autograd.grad(plain, wide, gradient.to(wide.dtype))[0].to(dtype)
+    torch.testing.assert_close(torch.autograd.grad(turned, t, gradient)[0], expected)
+
+
 def test_rope_scores_depend_on_the_difference_of_positions_only():
     q, k = torch.randn(2, 1, 1, 1, 16)
     rope = Rope(16, 10000.0)

@@ -16,6 +16,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from attnzoo.contract import Attention, Capabilities, Request, ScoreBias
 from attnzoo.errors import Refused
+from attnzoo.kernels import one_query
 from attnzoo.masks import Mask
 from attnzoo.masks.translate import sdpa_arguments
 
@@ -38,6 +39,11 @@ class FusedSoftmax(Attention):
     @classmethod
     def refusals(cls, request: Request) -> Iterable[str]:
         return refusals(request, request.options.kernel)
+
+    def new_cache(self, batch_size, max_tokens, device=None, dtype=None, value_dim=None):
+        cache = super().new_cache(batch_size, max_tokens, device, dtype, value_dim)
+        alone = self.n_heads == self.n_kv_heads and self.options.kernel == "auto"
+        return one_query.laid_out(cache) if alone else cache
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: ScoreBias | None, x: Tensor | None) -> Tensor:
         out, kernel = fused_softmax(
@@ -64,6 +70,10 @@ def fused_softmax(
     """
     bool_mask, is_causal = sdpa_arguments(mask, q.shape[2], k.shape[2], q.device)
     attn_mask = score_mask(bool_mask, is_causal, bias, q, k.shape[2])
+    if kernel == "auto" and not dropout and one_query.suits(q, k, v):
+        return one_query.attend(q, k, v, attn_mask, scale), one_query.KERNEL
+    if q.device.type == "cpu" and k.stride(-1) != 1:  # a cache made for one query; flash needs whole rows
+        k, v = k.contiguous(), v.contiguous()
     return call(q, k, v, attn_mask, is_causal and attn_mask is None, scale=scale, dropout=dropout, kernel=kernel)
 
 

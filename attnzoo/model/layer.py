@@ -10,7 +10,7 @@ from attnzoo.errors import RequestError
 from attnzoo.kernels.recurrent import token_counts
 from attnzoo.masks import Mask
 from attnzoo.model.config import ModelConfig
-from attnzoo.model.projection import PROJECTIONS, LayerCache, Phases, Projection, RMSNorm
+from attnzoo.model.projection import PROJECTIONS, LayerCache, Linear, Phases, Projection, RMSNorm
 
 
 class AttentionLayer(nn.Module):
@@ -27,10 +27,10 @@ class AttentionLayer(nn.Module):
         self.projection: Projection = PROJECTIONS[cfg.projection or attention.projection](attention, cfg)
         self.log_n = cfg.scale == "log_n"
         heads, d = attention.n_heads, attention.head_dim
-        self.head_norm = RMSNorm(d, eps=cfg.norm_eps) if cfg.head_norm else nn.Identity()
+        self.head_norm = RMSNorm(d, eps=cfg.norm_eps) if cfg.head_norm else None
         gates = {"none": 0, "headwise": heads, "elementwise": heads * d}[cfg.output_gate]
-        self.gate = nn.Linear(cfg.d_model, gates, bias=False) if gates else None
-        self.out = nn.Linear(heads * d, cfg.d_model, bias=False)
+        self.gate = Linear(cfg.d_model, gates) if gates else None
+        self.out = Linear(heads * d, cfg.d_model)
 
     def forward(
         self,
@@ -82,7 +82,7 @@ class AttentionLayer(nn.Module):
 
     def _merge(self, out: Tensor, x: Tensor) -> Tensor:
         """(B, H, T, D) -> (B, T, C): norm and gate of each head, output projection."""
-        out = self.head_norm(out).transpose(1, 2)
+        out = (out if self.head_norm is None else self.head_norm(out)).transpose(1, 2)
         if self.gate is not None:
             out = out * self.gate(x).sigmoid().unflatten(-1, (out.shape[2], -1))
         return self.out(out.flatten(2))

@@ -12,12 +12,13 @@ from torch.nn import functional as F
 
 from attnzoo.contract import Attention, ScoreBias
 from attnzoo.errors import RequestError
+from attnzoo.kernels.linear import linear
 from attnzoo.masks import Mask
 from attnzoo.model.config import ModelConfig, Recipe
 from attnzoo.model.generate import generate
 from attnzoo.model.init import initialise
 from attnzoo.model.layer import AttentionLayer
-from attnzoo.model.projection import LayerCache, Phases, RMSNorm
+from attnzoo.model.projection import LayerCache, Linear, Phases, RMSNorm
 from attnzoo.positions import Positions
 from attnzoo.shapes import IGNORE
 
@@ -43,13 +44,16 @@ class MLP(nn.Module):
     def __init__(self, cfg: ModelConfig) -> None:
         super().__init__()
         self.act = F.silu if cfg.mlp == "swiglu" else F.gelu
-        self.hidden = hidden_width(cfg)
-        self.gate_up = nn.Linear(cfg.d_model, (mlp_matrices(cfg) - 1) * self.hidden, bias=False)
-        self.down = nn.Linear(self.hidden, cfg.d_model, bias=False)
+        hidden = hidden_width(cfg)
+        self.gated = cfg.mlp != "gelu"
+        self.gate_up = Linear(cfg.d_model, (mlp_matrices(cfg) - 1) * hidden)
+        self.down = Linear(hidden, cfg.d_model)
 
     def forward(self, x: Tensor) -> Tensor:
-        *gate, up = self.gate_up(x).split(self.hidden, -1)
-        return self.down(self.act(gate[0]) * up if gate else self.act(up))
+        if self.gated:
+            gate, up = self.gate_up(x).chunk(2, -1)
+            return self.down(self.act(gate) * up)
+        return self.down(self.act(self.gate_up(x)))
 
 
 class Block(nn.Module):
@@ -61,13 +65,16 @@ class Block(nn.Module):
         self.attention = AttentionLayer(attention, cfg)
         self.mlp_norm = norm(cfg)
         self.mlp = MLP(cfg)
-        self.dropout = nn.Dropout(cfg.dropout) if cfg.dropout else nn.Identity()
+        self.dropout = cfg.dropout
 
     def forward(
         self, x: Tensor, mask: Mask, phases: Phases, bias: ScoreBias | None, cache: LayerCache | None
     ) -> Tensor:
-        x = x + self.dropout(self.attention(self.attention_norm(x), mask, phases=phases, bias=bias, cache=cache))
-        return x + self.dropout(self.mlp(self.mlp_norm(x)))
+        x = x + self._dropped(self.attention(self.attention_norm(x), mask, phases=phases, bias=bias, cache=cache))
+        return x + self._dropped(self.mlp(self.mlp_norm(x)))
+
+    def _dropped(self, t: Tensor) -> Tensor:
+        return F.dropout(t, self.dropout, self.training) if self.dropout else t
 
 
 class CausalLM(nn.Module):
@@ -125,7 +132,7 @@ class CausalLM(nn.Module):
         phases, bias = self.positions.phases(ids), self.positions.bias()
         for layer, block in enumerate(self.blocks):
             h = block(h, mask, phases, bias, None if cache is None else cache.layers[layer])
-        return F.linear(self.norm(h), self.head_weight)
+        return linear(self.norm(h), self.head_weight)
 
     def new_cache(
         self,

@@ -22,6 +22,16 @@ def test_values_and_gradients_are_torchs(dtype, swapped):
         torch.testing.assert_close(mine, torchs)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(8,), (1, 8), (1, 1, 8), (1, 2, 8)])
+@pytest.mark.parametrize("size", [0.0, 1e-3, 1e3])
+def test_one_row_without_gradients_is_torchs(dtype, shape, size):
+    x, gain = size * torch.randn(shape, dtype=dtype), torch.randn(8, dtype=dtype)
+    mine = rms_norm(x, gain, 1e-4)
+    assert mine.shape == shape
+    torch.testing.assert_close(mine, F.rms_norm(x, (8,), gain, 1e-4))
+
+
 def test_a_row_of_zeros_has_a_finite_gradient():
     x, gain = torch.zeros(2, 4, requires_grad=True), torch.ones(4, requires_grad=True)
     gradients = torch.autograd.grad(rms_norm(x, gain, 1e-6).sum(), (x, gain))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnzoo.errors import RequestError
 from attnzoo.model.generate import _pick
@@ -16,6 +17,30 @@ def test_with_and_without_a_cache_agree(make_model, name):
     assert with_cache.shape == (3, 19)
     assert torch.equal(with_cache[:, :7], prompt)
     assert torch.equal(with_cache, model.generate(prompt, 12, use_cache=False))
+
+
+class Operations(TorchDispatchMode):
+    """How many there were that are not views."""
+
+    n = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.n += not func.is_view
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_token_takes_few_operations_a_layer(make_model):
+    """What one token costs beside memory are its operations, whatever their size: 42 a layer once."""
+    n = {}
+    for layers in (1, 2):
+        model = make_model(n_layers=layers, qk_norm=False)
+        cache = model.new_cache(1, 9)
+        with torch.no_grad():
+            model(torch.zeros(1, 5, dtype=torch.long), cache=cache)
+            with Operations() as counted:
+                model(torch.zeros(1, 1, dtype=torch.long), cache=cache)
+        n[layers] = counted.n
+    assert n[2] - n[1] <= 36
 
 
 def test_rows_padded_on_the_left_continue_as_if_alone(make_model):
