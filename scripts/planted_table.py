@@ -1,4 +1,4 @@
-"""Writes docs/planted_bugs.md: every planted bug, by every check that turns red on it. Takes half an hour of one core.
+"""Writes docs/planted_bugs.md: every planted bug, by every check that turns red on it. Takes a quarter of an hour of one core.
 
 python scripts/planted_table.py [--check]     (--check only compares, and exits 1 when the file is stale)
 """
