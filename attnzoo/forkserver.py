@@ -118,7 +118,7 @@ def _become(request: dict[str, Any], line: int, server: int, out: int, err: int)
         os.close(fd)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
-        finalizer.atexit = False  # what was made before the fork (W&B makes a folder) is the server's to remove
+        finalizer.detach()  # what was made before the fork (W&B makes a folder) is the server's to remove
     os.environ["ATTNZOO_PARENT"] = str(os.getppid())
     if (threads := request["threads"]) is not None:
         os.environ["OMP_NUM_THREADS"] = str(threads)
