@@ -65,8 +65,8 @@ class ChoiceOfTheFirstGroup(NSA):
 
     caught_by = "head_groups"
 
-    def repeat_kv(self, t):
-        return super().repeat_kv(t if t.is_floating_point() else t[:, :1].expand_as(t))
+    def _repeat(self, t):
+        return super()._repeat(t if t.is_floating_point() else t[:, :1].expand_as(t))
 
 
 class _Early(Past):
