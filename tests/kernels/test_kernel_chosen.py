@@ -103,8 +103,9 @@ def test_between_forward_and_backward_nothing_but_the_output_is_kept():
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_gradients_of_a_key_that_many_read_add_up_in_float32(dtype, monkeypatch):
-    """One tile at a time, as torch adds what one call brings in float32 anyway. All queries read block 0. Added up in the half type, a sum of n terms loses up to n · eps / 2; rounded once, eps / 2.
-    What each term has lost before is independent of the others and grows with their root only."""
+    """All queries read block 0. Added up in the half type, a sum of n terms loses up to n · eps / 2; rounded once, eps / 2.
+    What each term has lost before is independent of the others and grows with their root only. One tile at a time, because
+    torch adds what one call brings in float32 anyway."""
     monkeypatch.setattr(attnzoo.kernels.chosen, "LARGEST_PART", 2**12)
     n, exact, found = 2048, [], []
     for kind, into in ((torch.float64, exact), (dtype, found)):
