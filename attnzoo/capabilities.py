@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
+from typing import Any, ClassVar
 
 import torch
 
@@ -14,7 +15,12 @@ FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 @dataclass(frozen=True)
 class Options:
-    """A backend's own settings; a backend with settings subclasses this. ``kernel`` names what computes the rule."""
+    """A backend's own settings; a backend with settings subclasses this. ``kernel`` names what computes the rule.
+
+    ``others``: settings beside the defaults by which another path of the code runs; the conformance suite draws them too.
+    """
+
+    others: ClassVar[tuple[dict[str, Any], ...]] = ()
 
     kernel: str = "auto"
 

@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "planted"))
 PAGE = ROOT / "docs" / "planted_bugs.md"
-SLOW = ("compilation", "growth", "mask_readout_far")
+SLOW = ("compilation", "growth", "mask_readout_far", "many_rows", "many_rows_dropped")
 """Checks of seconds each: tried only on the bugs that they are meant for."""
 
 HEAD = """# Planted bugs

@@ -37,6 +37,7 @@ class NSAOptions(Options):
         window: W, keys of the window, the query's own included; 0 for no such branch.
     """
 
+    others = ({"compressed": False}, {"selected": 0, "window": 0})
     block: int = 32
     compressed: bool = True
     selected: int = 4

@@ -24,6 +24,7 @@ class SinkLogitOptions(Options):
     """init: initial logit of every head; 0 is the off-by-one softmax, -inf plain softmax (and stays so: no gradient).
     window: W, keys a query sees, its own included; None for all."""
 
+    others = ({"window": 5},)
     init: float = 0.0
     window: int | None = None
 

@@ -80,7 +80,8 @@ class MaskPlan:
 
 @dataclass(frozen=True)
 class Case:
-    """One input. ``options`` is own (as given) or small (block and window sizes shrunk: short inputs cross many edges)."""
+    """One input. ``options`` is own (as given), small (block and window sizes shrunk: short inputs cross many edges), or a name
+    in `Subject.others`."""
 
     heads: int = 2
     kv_heads: int = 2

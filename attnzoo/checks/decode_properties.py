@@ -15,15 +15,15 @@ from attnzoo.errors import RequestError
 def decode_positions(m: Model) -> str:
     """A token decoded after four others stands at position 4."""
     new_cache = m.method("new_cache")
-    tokens = m.tokens(2, 6)
-    full, cache = m(tokens), new_cache(2, 8)
-    m(tokens[:, :4], cache=cache)
-    for position in (4, 5):
-        step = m(tokens[:, position : position + 1], cache=cache)[:, 0]
-        expect_same(
-            step, full[:, position], f"logits of token {position}", m.bound(full), "decoded against the full pass"
-        )
-    return "prefill 4, then 1 and 1"
+    for rows in (2, 1):  # a single row may take other code
+        tokens = m.tokens(rows, 6)
+        full, cache = m(tokens), new_cache(rows, 8)
+        m(tokens[:, :4], cache=cache)
+        for position in (4, 5):
+            step = m(tokens[:, position : position + 1], cache=cache)[:, 0]
+            what = f"decoded against the full pass, batch of {rows}"
+            expect_same(step, full[:, position], f"logits of token {position}", m.bound(full), what)
+    return "prefill 4, then 1 and 1, batches of 2 and 1"
 
 
 def full_cache(m: Model) -> str:

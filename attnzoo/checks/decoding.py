@@ -91,6 +91,9 @@ def decoding(subject: Subject, name: str, quick: bool) -> Iterator[Result]:
     cases.append(replace(base, n_queries=11, n_keys=11, bias=True))
     if not quick:
         cases += [replace(base, n_queries=n, n_keys=n, mask=plan) for plan in PLANS for n in (4, 13)]
+        cases += [replace(base, n_queries=27, n_keys=27, batch=1, mask=MaskPlan(documents="runs"))]
+        left = replace(base, n_queries=4, n_keys=4, mask=MaskPlan(padding="left"))
+        cases += [replace(left, bias=True), replace(left, heads=4, kv_heads=2)]
         cases += [replace(base, n_queries=n, n_keys=n, heads=4, kv_heads=2) for n in (4, 9)]
         cases += [replace(base, n_queries=7, n_keys=7, value_dim=3), replace(base, n_queries=5, n_keys=5, batch=5)]
         long = replace(one_head(subject), batch=1)

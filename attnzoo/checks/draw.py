@@ -51,7 +51,7 @@ def draw_case(choose: Choose, subject: Subject) -> Case:
         bias=choose((False, False, True)) if can.bias else False,
         scale=choose((None, None, 0.3)),
         dtype=choose(subject.dtypes),
-        options=choose(("small", "small", "own")),
+        options=choose(("small", "small", "own", *subject.others)),
         kernel=choose((None, *(k for k in subject.cls.kernels if k not in ("auto", "compiled")))),
         seed=choose(range(100)),
     )

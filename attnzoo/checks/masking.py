@@ -22,6 +22,7 @@ FIELDS = (
     MaskPlan(window=3),
     MaskPlan(window=3, sinks=2),
     MaskPlan(prefix=4),
+    MaskPlan(prefix=7),
     MaskPlan(padding="right"),
     MaskPlan(padding="left"),
     MaskPlan(padding="left", shared=True),

@@ -9,7 +9,7 @@ import torch
 
 from attnzoo.checks.cases import Case, MaskPlan
 from attnzoo.checks.compare import Failed, Skip, expect_close, expect_finite, expect_same
-from attnzoo.checks.decoding import decode
+from attnzoo.checks.decoding import decode, part
 from attnzoo.checks.judge import each
 from attnzoo.checks.report import Result
 from attnzoo.checks.subject import Subject
@@ -42,9 +42,28 @@ def _evaluates(subject: Subject, case: Case) -> None:
 @conformance_check()
 def dropout_in_training(subject: Subject, name: str, quick: bool) -> Iterator[Result]:
     """In training dropout acts on the weights, right in expectation, reproducible by seed and different without one."""
-    yield from each(
-        subject, name, [replace(subject.base, batch=1, n_queries=4, n_keys=4, dropout=p) for p in (0.5, 0.2)], _drops
-    )
+    cases = [
+        replace(subject.base, batch=1, n_queries=n, n_keys=4, dropout=p) for n, p in ((4, 0.5), (4, 0.2), (1, 0.5))
+    ]
+    yield from each(subject, name, cases, _drops)
+    yield from each(subject, name, cases[:1], _drops_decoding)
+
+
+def _drops_decoding(subject: Subject, case: Case) -> None:
+    """A token decoded by a module in training is one more query: its weights are dropped too."""
+    if not case.dropout or case.n_keys < 2:
+        raise Skip("no dropout, or no token before")
+    module, inputs = subject.build(case, fresh=True).train(), subject.inputs(case)
+    many = inputs.map(lambda t: t.expand(DRAWS, *t.shape[1:]))
+    cache = subject.new_cache(module, replace(case, batch=DRAWS), case.n_keys)
+    with torch.no_grad():
+        for start, end in ((0, case.n_keys - 1), (case.n_keys - 1, case.n_keys)):
+            q, k, v, mask, bias, x = part(many, start, end)
+            out = module.extend(q, k, v, cache, mask, bias, x)
+    if torch.equal(out, out[:1].expand_as(out)):
+        raise Failed(
+            "weights dropped, each row its own", f"{DRAWS} rows bit for bit the same", "out of a decoded token"
+        )
 
 
 def _drops(subject: Subject, case: Case) -> None:

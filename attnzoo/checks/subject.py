@@ -119,6 +119,12 @@ class Subject:
         """The options, cut down to what a few tokens fill."""
         return cut_down(self.own)
 
+    @cached_property
+    def others(self) -> dict[str, Options]:
+        """By name, the options with settings that its class names beside the defaults."""
+        named = {" ".join(f"{k}={v}" for k, v in other.items()): other for other in self.own.others}
+        return {name: replace(self.small, **other) for name, other in named.items()}
+
     @property
     def edges(self) -> tuple[int, ...]:
         """Lengths at which its own options may change what is computed: block, chunk and window sizes."""
@@ -126,7 +132,7 @@ class Subject:
         return tuple(sorted({v for v in values if type(v) is int and 8 <= v <= 256}))
 
     def options(self, case: Case) -> Options:
-        options = self.own if case.options == "own" else self.small
+        options = {"own": self.own, "small": self.small, **self.others}[case.options]
         return options if case.kernel is None else replace(options, kernel=case.kernel)
 
     @cached_property

@@ -9,6 +9,7 @@ import torch
 from bugs_decoding import Windowed
 from sound import Sound
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from attnzoo.backends.linear import Linear
 from attnzoo.cache import KVCache
@@ -421,3 +422,51 @@ class StateCacheTooLarge(Linear):
         cache = super().new_cache(batch_size, max_tokens, device, dtype, value_dim)
         cache.log = [torch.zeros(batch_size, max_tokens)]
         return cache
+
+
+class GradientOfTheFirstPart(Sound):
+    """the keys of a large batch get a gradient only as far as its first part goes"""
+
+    caught_by = "many_rows"
+
+    def attend(self, q, k, v, mask, bias, x):
+        return super().attend(q, torch.cat([k[:48], k[48:].detach()]), v, mask, bias, x)
+
+
+class OtherDropoutInTheBackwardPass(Sound):
+    """what is computed again for the backward pass of a large batch draws its dropout anew"""
+
+    caught_by = "many_rows_dropped"
+
+    def mix(self, weights, v):
+        def drop_and_mix(weights, v):
+            return F.dropout(weights, self.dropout_now) @ v
+
+        if weights.shape[0] > 32:
+            return checkpoint(drop_and_mix, weights, v, use_reentrant=False, preserve_rng_state=False)
+        return drop_and_mix(weights, v)
+
+    def drop(self, weights):
+        return weights
+
+
+class OneQueryKeepsAll(Sound):
+    """a token that is decoded in training drops no weights"""
+
+    caught_by = "dropout_in_training"
+
+    def attend_cached(self, q, k, v, cache, mask, bias, x):
+        dropout, self.dropout = self.dropout, self.dropout if q.shape[2] > 1 else 0.0
+        out = super().attend_cached(q, k, v, cache, mask, bias, x)
+        self.dropout = dropout
+        return out
+
+
+class PackedHeadsTakeTheFirstRowsMask(Sound):
+    """one query of several heads that share keys sees what batch row 0 sees"""
+
+    caught_by = "decoding"
+
+    def mask_of(self, mask, n_queries, n_keys, q):
+        visible = super().mask_of(mask, n_queries, n_keys, q)
+        return visible[:1] if n_queries == 1 and self.n_heads > self.n_kv_heads else visible
