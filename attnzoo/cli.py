@@ -23,6 +23,7 @@ COMMANDS = {
     "doctor": "what is installed here, and what is broken",
     "train": "train one model and record its quality, cost and leak tests",
     "compare": "train several backends on the same data and measure them side by side",
+    "sweep": "train every combination of several values and measure them side by side",
     "check": "hold backends to the conformance suite",
     "leak": "test a trained model for leaks from the future",
     "show": "draw what a backend reads, or the heads of a trained model",

@@ -12,7 +12,7 @@ from typing import Any
 
 from attnzoo import groups
 from attnzoo.errors import RequestError
-from attnzoo.training.config import CompareConfig, RunConfig
+from attnzoo.training.config import CompareConfig, RunConfig, SweepConfig
 
 
 @dataclass
@@ -28,6 +28,16 @@ class CompareSchema(CompareConfig):
 
     attention: Any = None
     options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class SweepSchema(SweepConfig):
+    """What Hydra checks a cell of a sweep against."""
+
+    attention: Any = None
+
+
+SCHEMAS = {"train": TrainSchema, "compare": CompareSchema, "sweep": SweepSchema}
 
 
 def compose_plain(kind: str, overrides: list[str], folders: Sequence[Path]) -> dict[str, Any]:
@@ -81,7 +91,7 @@ def parse_overrides(overrides: Sequence[str], found: list[str]) -> list[Any]:
 def _register_schema(kind: str) -> None:
     from hydra.core.config_store import ConfigStore
 
-    ConfigStore.instance().store(f"{kind}_schema", TrainSchema if kind == "train" else CompareSchema)
+    ConfigStore.instance().store(f"{kind}_schema", SCHEMAS[kind])
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from attnzoo.settings import plain, read
 from attnzoo.training.config import (
     CompareConfig,
     RunConfig,
+    SweepConfig,
     from_dict,
     load_config,
     read_settings,
@@ -33,10 +34,10 @@ __all__ = ["compose", "from_dict", "load_config", "to_dict", "to_yaml", "validat
 def compose(
     kind: str, overrides: Sequence[str] = (), *, folders: Sequence[str | Path] = (), load_backends: bool = True
 ) -> RunConfig:
-    """A run's or a comparison's configuration.
+    """The configuration of a run, of a comparison or of one cell of a sweep.
 
     Args:
-        kind: "train" or "compare".
+        kind: "train", "compare" or "sweep".
         overrides: KEY=VALUE in Hydra's syntax: ``attention=linear``, ``model.n_layers=2``, ``attention.chunk=64``.
         folders: more folders with the same groups, such as one's own ``experiment/mine.yaml``.
         load_backends: check the values of a backend's own options too, which imports torch where one differs from its
@@ -69,7 +70,7 @@ def compose(
                 "(model.attention_options has their options, model.attention_pattern=[] takes the pattern away)"
             )
         found += _fill_options(cfg, load_backends)
-        if cfg.run_dir == "auto":
+        if cfg.run_dir == "auto" and not isinstance(cfg, SweepConfig):  # its folder depends on all of its cells
             cfg.run_dir = default_folder(cfg)
         found += faults(cfg) + machine_faults(cfg)
     _raise(found)
@@ -103,7 +104,7 @@ def _override_faults(kind: str, override: Any, folders: Sequence[Path]) -> list[
     if override.package is not None or override.is_delete():
         return [f"{text!r} is not KEY=VALUE"]
     if override.is_sweep_override():
-        return [f"{text} names several values: attnzoo train -m runs one after another"]
+        return [f"{text} names several values: attnzoo sweep runs every combination"]
     value = plain(override.value())
     if key in groups.GROUPS and not isinstance(value, dict):
         free = text == "experiment=null" or value in groups.choices(key, folders)

@@ -13,9 +13,9 @@ from typing import Any
 import yaml
 
 from attnzoo.errors import RequestError, nearest, unknown
-from attnzoo.training.config import CompareConfig, RunConfig
+from attnzoo.training.config import CompareConfig, RunConfig, SweepConfig
 
-SCHEMAS: dict[str, type[RunConfig]] = {"train": RunConfig, "compare": CompareConfig}
+SCHEMAS: dict[str, type[RunConfig]] = {"train": RunConfig, "compare": CompareConfig, "sweep": SweepConfig}
 GROUPS = ("attention", "positions", "model", "data", "task", "probe", "trainer", "measure", "logger", "experiment")
 PLUGINS = "attnzoo.backends"
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from attnzoo import cli
-from attnzoo.commands import multirun
 from attnzoo.completion import complete, script
 from attnzoo.errors import AttnzooError, RequestError
 
@@ -52,6 +51,11 @@ WRONG = [
     "train --config-dir nowhere",
     "train data._target_=os.system",
     "train -m attention=exact,spda seed=0,-1",
+    "sweep seed=0",
+    "sweep attention=exact,spda jobs=0",
+    "sweep trainer.muon_lr=interval(0,1) run_dir=a,b",
+    "sweep seed=0,0",
+    "sweep seed=0,1 seeds=[2]",
     "compare backends=[]",
     "compare backends=[sdpa,flux] seeds=[0,0]",
     "compare run_dir=empty.txt",
@@ -376,39 +380,7 @@ def test_a_refused_run_is_a_wrong_request_with_every_reason(
     assert "no backward" in out
 
 
-def test_the_product_of_swept_values() -> None:
-    assert multirun.expand(["attention=exact,linear", "seed=range(2)", "model=tiny"]) == [
-        ["attention=exact", "seed=0", "model=tiny"],
-        ["attention=exact", "seed=1", "model=tiny"],
-        ["attention=linear", "seed=0", "model=tiny"],
-        ["attention=linear", "seed=1", "model=tiny"],
-    ]
-    assert multirun.expand(["trainer.betas=[0.9,0.95]"]) == [["trainer.betas=[0.9,0.95]"]]
-    assert ["positions=alibi"] in multirun.expand(["positions=glob(*)"])
-    assert multirun.expand(["seed=1,2", "run_dir=here"]) == [
-        ["seed=1", "run_dir='here/seed=1'"],
-        ["seed=2", "run_dir='here/seed=2'"],
-    ]
-
-
-def test_values_that_nobody_can_count_are_refused() -> None:
-    with pytest.raises(RequestError, match="cannot be started") as caught:
-        multirun.expand(["trainer.muon_lr=interval(0,1)"])
-    assert "name the values" in caught.value.reasons[0]
-
-
-def test_multirun_runs_each_job_in_its_own_process_and_shows_every_failure(tmp_path: Path) -> None:
-    (tmp_path / "there").mkdir()
-    done = attnzoo("train", "-m", *QUICK, "attention=exact,flex", "trainer.device=cpu", "run_dir=there", cwd=tmp_path)
-    assert done.returncode == 1
-    assert "Traceback" not in done.stderr
-    verdicts = [line.split() for line in done.stdout.splitlines() if line.startswith(("ok ", "refused "))]
-    assert [words[0] for words in verdicts] == ["ok", "refused"]
-    records = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("there/*/record.json"))]
-    assert [record["status"] for record in records] == ["ok", "refused"]
-
-
-def test_multirun_shows_every_configuration(capsys: pytest.CaptureFixture) -> None:
+def test_train_m_is_a_sweep(capsys: pytest.CaptureFixture) -> None:
     assert cli.main(["train", "-m", "seed=0,1", "--cfg", "job"]) == 0
     assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("seed:")] == ["seed: 0", "seed: 1"]
 
@@ -464,6 +436,8 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
         ("train experiment=t", ["experiment=tiny"]),
         ("train attention=linear attention.c", ["attention.chunk="]),
         ("train attention=exact,li", ["attention=exact,linear"]),
+        ("sweep attention=exact,li", ["attention=exact,linear"]),
+        ("sweep jo", ["jobs="]),
         ("compare backends=[sdpa,fl", ["backends=[sdpa,flex"]),
         ("compare seeds", ["seeds="]),
         ("train seeds", []),

@@ -171,7 +171,7 @@ WRONG = [
     (["model.dropout=1.5"], "model.dropout=1.5: must be at least 0 and below 1"),
     (["model.attention_dropout=-0.1"], "model.attention_dropout=-0.1: must be at least 0 and below 1"),
     (["seed=-1"], "seed=-1: must be between 0 and"),
-    (["seed=0,1"], "seed=0,1 names several values: attnzoo train -m"),
+    (["seed=0,1"], "seed=0,1 names several values: attnzoo sweep"),
     (["task=recall", "task.n_tokens=4"], "task.n_tokens=4: recall needs at least 8"),
     (["probe=recall", "probe.n_heads=3"], "probe.n_heads=3 does not divide probe.d_model="),
     (["data=files"], "data.paths"),

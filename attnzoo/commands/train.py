@@ -2,7 +2,7 @@
 
 attnzoo train attention=linear model.n_layers=4 seed=1
 attnzoo train experiment=tiny --cfg job
-attnzoo train -m attention=exact,linear seed=0,1      one run after another, each in a fresh process
+attnzoo train -m attention=exact,linear seed=0,1      the same as attnzoo sweep
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from attnzoo.commands import EXIT, add_overrides, composed, failed
 def add_arguments(parser: ArgumentParser) -> None:
     add_overrides(parser)
     parser.add_argument(
-        "-m", "--multirun", action="store_true", help="run every combination of KEY=A,B and KEY=range(…)"
+        "-m", "--multirun", action="store_true", help="every combination of KEY=A,B and KEY=range(…): attnzoo sweep"
     )
 
 
 def run(arguments: Namespace) -> int:
     if arguments.multirun:
-        from attnzoo.commands.multirun import run_all
+        from attnzoo.commands import sweep
 
-        return run_all(arguments.overrides, arguments.config_dir, show=arguments.cfg is not None)
+        return sweep.run(arguments)
     cfg = composed("train", arguments)
     if cfg is None:
         return 0

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sys
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ from attnzoo.errors import RequestError
 from attnzoo.files import read_json, write_json_atomic
 from attnzoo.measure.record import Record, config_hash
 from attnzoo.model.config import hybrid_parts
-from attnzoo.training.config import AttentionConfig, CompareConfig, RunConfig, to_dict
+from attnzoo.training.config import AttentionConfig, CompareConfig, LoggerConfig, RunConfig, to_dict
 
 PLAN = "comparison.json"
 FINISHED = ("ok", "refused", "oom")
@@ -22,10 +24,20 @@ _MAY_CHANGE = ("backends", "seeds", "jobs", "baseline", "options", "attention", 
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of a comparison: a backend with a seed, in a folder of its own."""
+    """One run of a comparison, in a folder of its own.
+
+    Args:
+        run: the folder's name.
+        variant: what it is called among the timings; cells that differ in nothing but the seed share it.
+        swept: key -> value, of what sets it apart in a sweep, the seed aside.
+        timed: whether it takes part in the timing rounds.
+    """
 
     run: str
     cfg: RunConfig
+    variant: str
+    swept: dict[str, str] = field(default_factory=dict)
+    timed: bool = True
 
     @property
     def folder(self) -> Path:
@@ -44,7 +56,28 @@ class Cell:
         return record if record["status"] in FINISHED and record.get("config_hash") == self.hash else None
 
 
-def plan(cfg: CompareConfig) -> list[Cell]:
+@dataclass(frozen=True)
+class Plan:
+    """What is to be done in one folder.
+
+    Args:
+        common: dotted settings that a later start in the same folder must have too.
+        jobs: cells trained at once.
+        baseline: the variant that ratios refer to.
+    """
+
+    folder: Path
+    cells: list[Cell]
+    common: dict[str, Any]
+    jobs: int
+    baseline: str
+
+    @property
+    def logger(self) -> LoggerConfig:
+        return self.cells[0].cfg.logger
+
+
+def plan(cfg: CompareConfig) -> Plan:
     """Every backend with every seed, seeds together.
 
     Raises:
@@ -53,31 +86,39 @@ def plan(cfg: CompareConfig) -> list[Cell]:
     folder = Path(cfg.run_dir).expanduser()
     if folder.exists() and not folder.is_dir():
         raise RequestError(f"run_dir={folder} is a file, a folder is needed")
-    _check_same(cfg, folder)
-    return [_cell(cfg, folder, name, seed) for name in cfg.backends for seed in cfg.seeds]
+    common = {"swept": [], **flat(to_dict(cfg), leave_out=_MAY_CHANGE)}
+    check_same(folder, common)
+    cells = [_cell(cfg, folder, name, seed) for name in cfg.backends for seed in cfg.seeds]
+    return Plan(folder, cells, common, cfg.jobs, cfg.baseline)
 
 
-def write_plan(cfg: CompareConfig, cells: list[Cell]) -> None:
+def write_plan(plan: Plan) -> None:
     """Put ``comparison.json`` into the folder: what is to be done, so that a later start and the report know."""
-    path = Path(cfg.run_dir).expanduser() / PLAN
+    path = plan.folder / PLAN
     before = read_json(path) if path.is_file() else {}
     write_json_atomic(
         path,
         {
             **{key: before[key] for key in ("time",) if key in before},
             "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
-            "config": to_dict(cfg),
+            "common": plan.common,
             "cells": [
-                {"run": cell.run, "attention": cell.cfg.attention.name, "seed": cell.cfg.seed, "config_hash": cell.hash}
-                for cell in cells
+                {
+                    "run": cell.run,
+                    "attention": cell.cfg.attention.name,
+                    "seed": cell.cfg.seed,
+                    "swept": cell.swept,
+                    "config_hash": cell.hash,
+                }
+                for cell in plan.cells
             ],
         },
     )
 
 
-def write_time(cfg: CompareConfig, parts: dict[str, float]) -> None:
+def write_time(folder: Path, parts: dict[str, float]) -> None:
     """Put where the time of this start went into ``comparison.json``; a start that did nothing leaves it alone."""
-    path = Path(cfg.run_dir).expanduser() / PLAN
+    path = folder / PLAN
     write_json_atomic(path, read_json(path) | {"time": parts})
 
 
@@ -86,17 +127,26 @@ def _cell(cfg: CompareConfig, folder: Path, name: str, seed: int) -> Cell:
     if len(members) > 1:
         options = {member: given for member in dict.fromkeys(members) if (given := _options(cfg, member))}
         model = replace(model, attention_pattern=members, attention_options=options)
-    shared: dict[str, Any] = {f.name: getattr(cfg, f.name) for f in fields(RunConfig)}
+    attention = AttentionConfig(name, {} if len(members) > 1 else _options(cfg, name))
+    own = cell_config(cfg, folder, run, attention=attention, model=model, seed=seed)
+    return Cell(run, own, name, timed=is_timed(cfg))
+
+
+def cell_config(cfg: RunConfig, folder: Path, run: str, **own: Any) -> RunConfig:
+    """The settings of one cell: those that were asked for, in a folder of its own, timed with the others afterwards."""
+    shared: dict[str, Any] = {f.name: getattr(cfg, f.name) for f in fields(RunConfig)} | own
     shared |= {
-        "attention": AttentionConfig(name, {} if len(members) > 1 else _options(cfg, name)),
-        "model": model,
-        "seed": seed,
         "run_dir": str(folder / run),
         "trainer": replace(cfg.trainer, progress=False),
         "measure": replace(cfg.measure, timing=False),
         "logger": replace(cfg.logger, group=cfg.logger.group or folder.name, name=run),
     }
-    return Cell(run, RunConfig(**shared))
+    return RunConfig(**shared)
+
+
+def is_timed(cfg: RunConfig) -> bool:
+    """Whether timing rounds were asked for."""
+    return cfg.measure.enabled and cfg.measure.timing
 
 
 def _options(cfg: CompareConfig, name: str) -> dict[str, Any]:
@@ -105,25 +155,29 @@ def _options(cfg: CompareConfig, name: str) -> dict[str, Any]:
     return dict(cfg.options.get(name) or mine)
 
 
-def _check_same(cfg: CompareConfig, folder: Path) -> None:
-    """Refuse to mix cells that were trained under different common settings in one table."""
+def check_same(folder: Path, asked: dict[str, Any]) -> None:
+    """Refuse to mix cells that were trained under different common settings in one table.
+
+    A setting that only one of the two has in common is one that varies among the cells of the other.
+    """
     path = folder / PLAN
     if not path.is_file():
         return
-    there, asked = _common(read_json(path).get("config", {})), _common(to_dict(cfg))
+    there = read_json(path).get("common", {"swept": None})
     differ = [
-        f"{key}: there {there.get(key)}, asked for {asked.get(key)}"
-        for key in sorted({*there, *asked})
-        if there.get(key) != asked.get(key)
+        f"{key}: there {there[key]}, asked for {value}"
+        for key, value in sorted(asked.items())
+        if key in there and json.dumps(there[key]) != json.dumps(value)
     ]
     if differ:
         raise RequestError(f"run_dir={folder} holds another comparison; choose another folder or remove it", differ)
 
 
-def _common(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+def flat(values: dict[str, Any], *, leave_out: Iterable[str] = (), prefix: str = "") -> dict[str, Any]:
+    """Dotted key -> value, without the top-level keys ``leave_out`` and what cannot change a result."""
+    found: dict[str, Any] = {}
     for key, value in values.items():
-        if not prefix and key in _MAY_CHANGE:
+        if key in leave_out:
             continue
-        flat |= _common(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-    return {key: value for key, value in flat.items() if key not in ("trainer.progress", "trainer.resume")}
+        found |= flat(value, prefix=f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return {key: value for key, value in found.items() if key not in ("trainer.progress", "trainer.resume")}

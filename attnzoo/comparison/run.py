@@ -1,4 +1,4 @@
-"""`compare`: plan the cells, run what is not done yet, time all of them together, write the report."""
+"""`compare`, and what a sweep shares with it: run what is not done yet, time all of them together, write the report."""
 
 from __future__ import annotations
 
@@ -12,15 +12,13 @@ from pathlib import Path
 from attnzoo import processes
 from attnzoo.comparison.account import Account, account_line
 from attnzoo.comparison.cells import Children, run_cells
-from attnzoo.comparison.plan import Cell, plan, write_plan, write_time
+from attnzoo.comparison.plan import Cell, Plan, plan, write_plan, write_time
 from attnzoo.errors import AttnzooError, RequestError
 from attnzoo.files import read_json
 from attnzoo.measure.record import Record
 from attnzoo.report import write_report
 from attnzoo.training.config import CompareConfig
 from attnzoo.training.validation import faults, machine_faults
-
-TIMING = "timing.json"
 
 
 def compare(cfg: CompareConfig, *, started: float | None = None) -> list[Record]:
@@ -42,39 +40,50 @@ def compare(cfg: CompareConfig, *, started: float | None = None) -> list[Record]
     """
     if wrong := faults(cfg) + machine_faults(cfg):
         raise RequestError("this comparison cannot be started", wrong)
-    cells = plan(cfg)
-    folder = Path(cfg.run_dir).expanduser()
-    account = Account(cfg.jobs) if started is None else Account(cfg.jobs, started)
+    return carry_out(plan(cfg), started=started)
+
+
+def carry_out(plan: Plan, *, started: float | None = None) -> list[Record]:
+    """Run the cells of a plan that are not done yet, time them together, write the report; one record a cell, in order.
+
+    Raises:
+        RequestError: the folder is in use or cannot be written. Nothing has been started.
+    """
+    cells, folder = plan.cells, plan.folder
+    account = Account(plan.jobs) if started is None else Account(plan.jobs, started)
     with _only_one(folder):
-        write_plan(cfg, cells)
+        write_plan(plan)
         done = {cell.run: record for cell in cells if (record := cell.finished())}
         to_do = [cell for cell in cells if cell.run not in done]
-        with _loaded(cfg, to_do):
+        with _loaded(to_do):
             begun = time.monotonic()
-            run_cells(to_do, cfg.jobs, Progress(len(cells), len(done), account))
+            run_cells(to_do, plan.jobs, Progress(len(cells), len(done), account))
             account.cells = time.monotonic() - begun
-            records = [Record.load(cell.folder / "record.json") for cell in cells]
-            if cfg.measure.enabled and cfg.measure.timing:
-                account.timing = _time(cfg, folder, cells, records, fresh=bool(to_do))
-                records = [Record.load(cell.folder / "record.json") for cell in cells]
+            for n, group in enumerate(_timed_together(cells), 1):
+                name = f"timing-{n}" if n > 1 else "timing"
+                account.timing += _time(plan, group, name, fresh=any(cell in to_do for cell in group))
             write_report(folder)
-            if cfg.logger.wandb != "disabled":
-                _log_summary(cfg, folder)
+            if plan.logger.wandb != "disabled":
+                _log_summary(plan)
         if to_do or account.timing:
             parts = account.parts()
-            write_time(cfg, parts)
+            write_time(folder, parts)
             print(account_line(parts), file=sys.stderr, flush=True)
+    records = [Record.load(cell.folder / "record.json") for cell in cells]
+    for cell, record in zip(cells, records, strict=True):
+        if cell.swept:
+            record["swept"] = cell.swept  # as the report has it from the plan
     return records
 
 
 @contextmanager
-def _loaded(cfg: CompareConfig, cells: list[Cell]) -> Iterator[None]:
+def _loaded(cells: list[Cell]) -> Iterator[None]:
     """Processes are forked off one that has loaded what every cell needs, where there is more than one and it is safe."""
     if len(cells) < 2:
         yield
         return
     wandb = (
-        () if cfg.logger.wandb == "disabled" else ("wandb.sdk.launch",)
+        () if cells[0].cfg.logger.wandb == "disabled" else ("wandb.sdk.launch",)
     )  # which wandb.init loads too, for two seconds
     with processes.preloaded("attnzoo.training.preload", *wandb) as why_not:
         if why_not:
@@ -110,36 +119,43 @@ def summary_line(record: Record) -> str:
     return ", ".join([*parts, f"{record['environment']['seconds']:.0f} s"])
 
 
-def _time(cfg: CompareConfig, folder: Path, cells: list[Cell], records: list[Record], fresh: bool) -> float:
-    """Time one cell a backend, all taking turns in one process, and put the results into every seed's record; the seconds."""
-    first = {
-        cell.cfg.attention.name: cell for cell, r in zip(cells[::-1], records[::-1], strict=True) if r["status"] == "ok"
-    }
-    path = folder / TIMING
+def _timed_together(cells: list[Cell]) -> list[list[Cell]]:
+    """Cells whose timings are taken in the same way; a sweep may have several such groups."""
+    groups: dict[str, list[Cell]] = {}
+    for cell in cells:
+        if cell.timed:
+            trainer = cell.cfg.trainer
+            how = (trainer.batch_size, trainer.device, trainer.precision, cell.cfg.task.n_tokens, cell.cfg.measure)
+            groups.setdefault(repr(how), []).append(cell)
+    return list(groups.values())
+
+
+def _time(plan: Plan, cells: list[Cell], name: str, fresh: bool) -> float:
+    """Time one cell a variant, all taking turns in one process, and put the results into every seed's record; the seconds."""
+    records = [Record.load(cell.folder / "record.json") for cell in cells]
+    first = {cell.variant: cell for cell, r in zip(cells[::-1], records[::-1], strict=True) if r["status"] == "ok"}
+    path, log = plan.folder / f"{name}.json", plan.folder / f"{name}.log"
     if not first or (not fresh and all("train_step_ms" in r.get("cost", {}) for r in records if r["status"] == "ok")):
         return 0.0
-    print(f"timing {', '.join(reversed(first))}: all take turns", file=sys.stderr, flush=True)
+    print(f"timing {'; '.join(reversed(first))}: all take turns", file=sys.stderr, flush=True)
     path.unlink(missing_ok=True)
-    runs = [str(cell.folder) for cell in reversed(first.values())]
-    status = _call("attnzoo.comparison.timing", [str(path), cfg.baseline, *runs], folder / "timing.log")
+    runs = [word for variant in reversed(first) for word in (variant, str(first[variant].folder))]
+    status = _call("attnzoo.comparison.timing", [str(path), plan.baseline, *runs], log)
     if status or not path.is_file():
-        raise AttnzooError(
-            f"the timing rounds ended with exit status {status}; the trained cells are kept: see {folder}/timing.log"
-        )
+        raise AttnzooError(f"the timing rounds ended with exit status {status}; the trained cells are kept: see {log}")
     timed = read_json(path)
     for cell, record in zip(cells, records, strict=True):
         if record["status"] == "ok":
-            record.setdefault("cost", {}).update(timed["cost"][cell.cfg.attention.name])
+            record.setdefault("cost", {}).update(timed["cost"][cell.variant])
             record.save(cell.folder / "record.json")
     return timed["seconds"]
 
 
-def _log_summary(cfg: CompareConfig, folder: Path) -> None:
+def _log_summary(plan: Plan) -> None:
     """The summary's W&B run, in a process that may have loaded W&B already. What it has to say goes to the terminal."""
-    log = folder / "summary.log"
-    status = _call(
-        "attnzoo.report.wandb_summary", [str(folder), cfg.logger.wandb, cfg.logger.project, cfg.logger.group or ""], log
-    )
+    log, logger = plan.folder / "summary.log", plan.logger
+    arguments = [str(plan.folder), logger.wandb, logger.project, logger.group or ""]
+    status = _call("attnzoo.report.wandb_summary", arguments, log)
     if said := log.read_text(encoding="utf-8", errors="replace").strip():
         print(said, file=sys.stderr, flush=True)
     if status:  # nothing of W&B's is a reason to fail

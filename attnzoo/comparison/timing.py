@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 from attnzoo.errors import AttnzooError
 from attnzoo.files import write_json_atomic
 from attnzoo.processes import end_with_parent
 
 
-def main(out: str, baseline: str, *folders: str) -> int:
+def main(out: str, baseline: str, *runs: str) -> int:
     """The exit status of `time_cells`; what is wrong with the request goes to standard error."""
     end_with_parent()
     try:
-        time_cells(out, baseline, folders)
+        time_cells(out, baseline, dict(zip(runs[::2], runs[1::2], strict=True)))
     except AttnzooError as error:
         print(error, file=sys.stderr)
         return 1
     return 0
 
 
-def time_cells(out: str, baseline: str, folders: Sequence[str]) -> None:
-    """Build each folder's model anew, time all in turns; ``out`` gets {"seconds", "cost": {backend: cost}}."""
+def time_cells(out: str, baseline: str, folders: Mapping[str, str]) -> None:
+    """Build the model of each variant's folder anew, time all in turns; ``out`` gets {"seconds", "cost": {variant: cost}}."""
     from attnzoo.measure.cost import time_models
     from attnzoo.measure.environment import resolve_device, resolve_precision
     from attnzoo.measure.length import length_sweep
@@ -31,7 +31,7 @@ def time_cells(out: str, baseline: str, folders: Sequence[str]) -> None:
     from attnzoo.training.config import load_config
 
     started = time.monotonic()
-    configs = {cfg.attention.name: cfg for cfg in map(load_config, folders)}
+    configs = {variant: load_config(folder) for variant, folder in folders.items()}
     first = next(iter(configs.values()))
     device = resolve_device(first.trainer.device)
     precision, _ = resolve_precision(first.trainer.precision, device)

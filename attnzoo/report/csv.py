@@ -25,9 +25,11 @@ def flat(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     Speeds without a passed correctness check are left out here too; ``reasons`` says so.
     """
     chosen = columns(records)
+    swept = dict.fromkeys(key for record in records for key in record.get("swept") or {})
     lines = []
     for record, row in zip(records, summarise(records, group=False).rows, strict=True):
         line = {name: record.get(name) for name in _SETTINGS}
+        line |= {key: dig(record, "swept", {}).get(key) for key in swept if key not in (*_SETTINGS, *_MORE)}
         line["reasons"] = "; ".join(row.reasons)
         line["options"] = json.dumps(record.get("options") or {}, sort_keys=True)
         line |= {name: record.get(name) for name in _MORE}

@@ -9,7 +9,7 @@ from typing import Any
 from attnzoo.report.records import dig
 
 PLACE = ("environment.device", "environment.cpu", "environment.precision", "environment.threads", "cost.shape")
-_SETTINGS = ("options", "positions", "n_heads", "n_kv_heads", "kernel_requested")
+_SETTINGS = ("swept", "options", "positions", "n_heads", "n_kv_heads", "kernel_requested")
 _SIZES = ("cost.parameters", "quality.tokens_seen", *PLACE)
 
 
@@ -25,6 +25,14 @@ def distinct(items: Iterable[Any]) -> list[str]:
 
 def _setting(record: Mapping[str, Any]) -> dict[str, str]:
     return {name: json.dumps(record.get(name), sort_keys=True, default=str) for name in _SETTINGS}
+
+
+def _shown(record: Mapping[str, Any]) -> dict[str, str]:
+    """What may tell rows of one backend apart: the swept values, or else the settings."""
+    swept = record.get("swept") or {}
+    return {key: str(value) for key, value in swept.items()} or {
+        key: text.strip('"') for key, text in _setting(record).items() if key != "swept"
+    }
 
 
 def groups_of(records: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
@@ -53,9 +61,9 @@ def labels_of(groups: Sequence[Sequence[Mapping[str, Any]]], grouped: bool) -> l
     names = [clean(members[0].get("attention") or "?") for members in groups]
     labels: list[str] = []
     for name, members in zip(names, groups, strict=True):
-        rivals = [_setting(other[0]) for other, its in zip(groups, names, strict=True) if its == name]
-        mine = _setting(members[0])
-        apart = [f"{key}={mine[key].strip(chr(34))}" for key in _SETTINGS if len({r[key] for r in rivals}) > 1]
+        rivals = [_shown(other[0]) for other, its in zip(groups, names, strict=True) if its == name]
+        mine = _shown(members[0])
+        apart = [f"{key}={clean(text)}" for key, text in mine.items() if len({r.get(key) for r in rivals}) > 1]
         if not grouped and len(distinct(m.get("seed") for g in groups for m in g)) > 1:
             apart.append(f"seed={members[0].get('seed')}")
         label = f"{name} ({', '.join(apart)})" if apart else name

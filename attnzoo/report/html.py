@@ -72,7 +72,8 @@ def _title(rows: Sequence[Row]) -> str:
         return f"{rows[0].label}: what it costs, what it buys"
     absent = Counter(row.status for row in rows if not row.good)
     rest = ", ".join(f"{count} {'out of memory' if status == 'oom' else status}" for status, count in absent.items())
-    return f"{len(rows)} attention backends compared" + (f", {rest}" if rest else "")
+    what = "settings" if any(record.get("swept") for row in rows for record in row.records) else "attention backends"
+    return f"{len(rows)} {what} compared" + (f", {rest}" if rest else "")
 
 
 def _facts(found: Found) -> list[tuple[str, str]]:

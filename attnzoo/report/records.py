@@ -22,7 +22,7 @@ class Found:
 
     Args:
         folder: where they were found.
-        records: one a cell; each also holds ``run``, its folder relative to ``folder``.
+        records: one a cell; each also holds ``run``, its folder relative to ``folder``, and in a sweep ``swept``: key -> value.
         plan: the content of ``comparison.json``: ``{"command": str, "cells": [{"run", "attention", "seed", …}]}``;
             every key is optional, and keys of a cell that a record has too are taken over into a missing record.
     """
@@ -71,7 +71,7 @@ def _record(run: str, path: Path | None, cell: Mapping[str, Any]) -> Record:
     if path is None:
         return Record({**cell, "run": run, "status": "interrupted", "reasons": ["no record: stopped before it ended"]})
     try:
-        return Record({**Record.load(path), "run": run})
+        return Record({**Record.load(path), **{key: cell[key] for key in ("swept",) if cell.get(key)}, "run": run})
     except RequestError as error:
         reasons = [error.message, *error.reasons]
         return Record({"attention": Path(run).name, **cell, "run": run, "status": "failed", "reasons": reasons})

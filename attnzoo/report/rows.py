@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,7 @@ from attnzoo.report.groups import PLACE, clean, distinct, groups_of, labels_of
 from attnzoo.report.records import dig, number
 
 _FIELDS = {"speed": PLACE, "memory": PLACE, "quality": ("quality.tokens_seen",), "size": ()}
+_OTHER_QUESTION = ("data", "task", "probe", "experiment")  # swept, they change what the quality is of
 
 # 0.975 quantiles of Student's t for 1, 2, … degrees of freedom
 _T = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
@@ -210,6 +211,8 @@ def _find_best(summary: Summary, column: Column) -> None:
         for path in _FIELDS[column.kind]
         if len({json.dumps(dig(r, path), sort_keys=True, default=str) for row in rivals.values() for r in row.good}) > 1
     ]
+    if column.kind == "quality":
+        differ += [key for key in _swept_apart(rivals.values()) if key.split(".")[0] in _OTHER_QUESTION]
     if differ:
         summary.incomparable[column.key] = differ
         return
@@ -218,6 +221,12 @@ def _find_best(summary: Summary, column: Column) -> None:
     found = {i for i, row in rivals.items() if _tied(summary, column, row.values[column.key], best)}
     if len(found) < len(rivals):  # a column where all are equal has no best
         summary.best[column.key] = found
+
+
+def _swept_apart(rows: Iterable[Row]) -> list[str]:
+    """The swept keys in which rows differ."""
+    swept = [row.records[0].get("swept") or {} for row in rows]
+    return [key for key in dict.fromkeys(key for each in swept for key in each) if len({e.get(key) for e in swept}) > 1]
 
 
 def _tied(summary: Summary, column: Column, value: Value, best: Value) -> bool:

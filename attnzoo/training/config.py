@@ -119,6 +119,17 @@ class CompareConfig(RunConfig):
     options: dict[str, dict] = field(default_factory=dict)
 
 
+@dataclass
+class SweepConfig(RunConfig):
+    """One cell of a sweep as it was asked for.
+
+    Args:
+        jobs: cells trained at once; timing rounds come afterwards, alone.
+    """
+
+    jobs: int = 1
+
+
 def to_dict(cfg: RunConfig) -> dict[str, Any]:
     """The configuration as plain values, in the form of ``config.yaml``: the backend's options lie beside its name."""
     values = plain(cfg)

@@ -95,13 +95,13 @@ def test_another_comparison_does_not_go_into_the_same_folder(compared):
 
 def test_more_backends_may_join(compared):
     folder, _ = compared
-    cells = plan(tiny(folder, "backends=[sdpa,exact]"))
+    cells = plan(tiny(folder, "backends=[sdpa,exact]")).cells
     assert [cell.finished() is not None for cell in cells] == [True, False]
 
 
 def test_options_reach_the_cell_they_are_for(tmp_path):
     cfg = tiny(tmp_path, "backends=[sliding_window,linear]", "options.sliding_window.window=7")
-    assert [cell.cfg.attention.options.get("window") for cell in plan(cfg)] == [7, None]
+    assert [cell.cfg.attention.options.get("window") for cell in plan(cfg).cells] == [7, None]
 
 
 def test_a_run_folder_that_is_a_file(tmp_path):
@@ -128,7 +128,7 @@ def test_a_process_that_dies_without_a_record_is_a_failed_row(tmp_path, monkeypa
     (record,) = attnzoo.compare(cfg)
     assert record["status"] == "failed"
     assert "SIGKILL" in record["reasons"][0]
-    assert plan(cfg)[0].finished() is None  # it is done again at the next start
+    assert plan(cfg).cells[0].finished() is None  # it is done again at the next start
 
 
 def test_killed_in_the_middle_it_goes_on_to_the_same_result(tmp_path):
@@ -152,7 +152,7 @@ def test_killed_in_the_middle_it_goes_on_to_the_same_result(tmp_path):
 
 def test_the_plan_is_written_for_the_report(tmp_path):
     cfg = tiny(tmp_path, "backends=[sdpa,linear]", "seeds=[0,1]")
-    write_plan(cfg, plan(cfg))
+    write_plan(plan(cfg))
     written = json.loads((tmp_path / "comparison.json").read_text())
     assert [cell["run"] for cell in written["cells"]] == ["sdpa-seed0", "sdpa-seed1", "linear-seed0", "linear-seed1"]
 

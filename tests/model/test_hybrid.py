@@ -138,7 +138,7 @@ def test_faults_of_several_members_are_said_at_once():
 def test_a_comparison_takes_hybrids_among_its_backends(tmp_path):
     cfg = compose("compare", ["backends=[sdpa,gla+gla+gla+sdpa]", "options.gla.chunk=16", f"run_dir={tmp_path}"])
     assert cfg.backends == ["sdpa", "3xgla+sdpa"]
-    plain, mixed = plan(cfg)
+    plain, mixed = plan(cfg).cells
     assert (plain.run, mixed.run) == ("sdpa-seed0", "3xgla+sdpa-seed0")
     assert plain.cfg.model.attention_pattern == []
     assert mixed.cfg.attention.name == "3xgla+sdpa"

@@ -1,0 +1,37 @@
+"""Train every combination of the swept values on the same footing, each in a process of its own, and measure them in turns.
+
+  attnzoo sweep attention=sdpa,gla model.n_layers=2,4 seed=0,1 run_dir=runs/x
+  attnzoo sweep trainer.muon_lr=0.01,0.02 seed=range(3) jobs=2
+
+Rows differ in the swept values, seeds are gathered; ratios refer to the first combination. Started again, it keeps what has
+finished and goes on; more values of the same keys may join. Refused cells keep their row, with the reasons.
+"""
+
+from __future__ import annotations
+
+import time
+from argparse import ArgumentParser, Namespace
+
+from attnzoo.commands import add_overrides, failed
+from attnzoo.comparison.sweep import plan_sweep
+from attnzoo.training.config import to_yaml
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    add_overrides(parser)
+
+
+def run(arguments: Namespace) -> int:
+    started = time.monotonic()
+    show = arguments.cfg is not None
+    plan = plan_sweep(arguments.overrides, arguments.config_dir, load_backends=not show)
+    if show:
+        print("---\n".join(to_yaml(cell.cfg) for cell in plan.cells), end="")
+        return 0
+    from attnzoo.comparison.run import carry_out
+    from attnzoo.report import print_table
+
+    records = carry_out(plan, started=started)
+    print_table(records)
+    print(f"report: {plan.folder}/report.html")
+    return int(any(failed(record) for record in records))
