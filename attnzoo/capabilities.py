@@ -83,7 +83,7 @@ class Capabilities:
 
 @dataclass(frozen=True)
 class Request:
-    """One question to a backend: can you compute this? Everything a refusal may depend on."""
+    """One question to a backend: can you compute this? Everything a refusal may depend on; ``alibi``: the bias is ALiBi's."""
 
     n_heads: int = 8
     n_kv_heads: int = 8
@@ -98,4 +98,5 @@ class Request:
     bias_gradient: bool = False
     dropout: float = 0.0
     training: bool = True
+    alibi: bool = False
     options: Options = field(default_factory=Options)

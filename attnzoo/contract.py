@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import ClassVar
 
@@ -36,7 +36,12 @@ __all__ = [
 
 
 class ScoreBias(nn.Module):
-    """A bias added to the scores that can be asked for any block of positions, so that nobody needs it as an n x n tensor."""
+    """A bias added to the scores that can be asked for any block of positions, so that nobody needs it as an n x n tensor.
+
+    ``alibi_slopes``: where the bias is -slope_h · |i - j|, the slope of each head, for kernels that take these alone.
+    """
+
+    alibi_slopes: Sequence[float] | None = None
 
     def block(self, i: Tensor, j: Tensor) -> Tensor:
         """Bias for query positions ``i`` and key positions ``j`` of one broadcast shape S: (H, *S)."""
@@ -347,6 +352,7 @@ class Attention(nn.Module):
         asked = (
             self.n_kv_heads, self.head_dim, v.shape[3], q.device.type, q.dtype, mask.fields, mask.contiguous_documents,
             q.shape[2] != k.shape[2], bias is not None, bias_gradient, self.dropout_now, training,
+            bias is not None and bias.alibi_slopes is not None,
         )  # fmt: skip
         compiling = torch.compiler.is_compiling()  # a traced call must leave no trace in the module
         if not compiling and asked in self._cleared:

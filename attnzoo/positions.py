@@ -106,11 +106,11 @@ class AlibiBias(ScoreBias):
 
     def __init__(self, n_heads: int) -> None:
         super().__init__()
-        self.slopes = alibi_slopes(n_heads)  # a plain list: no cast of the module can round it
+        self.alibi_slopes = alibi_slopes(n_heads)  # a plain list: no cast of the module can round it
 
     def block(self, i: Tensor, j: Tensor) -> Tensor:
         distance = (i - j).abs().float()
-        slopes = torch.tensor(self.slopes, device=distance.device)
+        slopes = torch.tensor(self.alibi_slopes, device=distance.device)
         return -slopes.view(-1, *[1] * distance.dim()) * distance
 
 

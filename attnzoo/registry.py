@@ -120,11 +120,12 @@ def why_not(
     bias: bool = False,
     bias_gradient: bool = False,
     dropout: float = 0.0,
+    alibi: bool = False,
     **options: Any,
 ) -> list[str]:
     """Every reason why a backend cannot compute this, at once; [] means it can run.
 
-    ``n_kv_heads=None`` is the backend's own choice: H for most, 1 for mqa, H/4 for gqa.
+    ``n_kv_heads=None`` is the backend's own choice: H for most, 1 for mqa, H/4 for gqa. ``alibi``: the bias is ALiBi's.
     """
     cls = get(name)
     kind = torch.device(device).type
@@ -141,6 +142,7 @@ def why_not(
         bias_gradient=bias_gradient,
         dropout=dropout,
         training=training,
+        alibi=alibi,
         options=parse_options(name, options),
     )
     return reasons + cls.reasons(request)

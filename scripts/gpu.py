@@ -1,4 +1,4 @@
-"""One part of scripts/gpu.sh: check, operators, window, train or decode, each within its seconds, its JSON in one file.
+"""One part of scripts/gpu.sh: check, operators, window, train, decode or kernels, each within its seconds, its JSON in one file.
 
 python scripts/gpu.py PART --seconds N --out FOLDER
 """
@@ -15,9 +15,12 @@ from pathlib import Path
 
 import torch
 
-from attnzoo import Mask, build, list_backends
+from attnzoo import Mask, build, list_backends, registry
 from attnzoo.checks import check
 from attnzoo.files import read_json, write_json_atomic
+from attnzoo.kernels.library import LIBRARIES
+from attnzoo.kernels.optional import LIBRARIES as PACKAGES
+from attnzoo.kernels.optional import missing
 from attnzoo.measure.bench import bench
 from attnzoo.measure.bench_row import machine
 from attnzoo.measure.latency import Contestant
@@ -38,11 +41,30 @@ def names() -> list[str]:
     return ["sdpa", "flex", "sliding_window"] if SMALL else [*FIRST, *(n for n in known if n not in FIRST)]
 
 
+def library_kernels() -> list[tuple[str, str]]:
+    """Every backend with each kernel that a library computes for it; on a CPU one a library."""
+    if SMALL:
+        return [("sliding_window", "flex"), ("gla", "fla"), ("sliding_window", "flash_attn")]
+    return [(name, kernel) for name in list_backends() for kernel in registry.get(name).kernels if kernel in LIBRARIES]
+
+
+def label(name: str, kernel: str | None) -> str:
+    return f"{name}, {kernel}" if kernel else name
+
+
+def not_importable(kernel: str | None) -> list[str]:
+    """Why the kernel's library is not there."""
+    return [f"not importable: {reason}" for reason in missing(kernel, "cuda")] if kernel in PACKAGES else []
+
+
 def check_part(seconds: float, out: Path) -> dict:
-    """The quick check of every backend in each dtype, several processes at once."""
+    """The quick check of every backend in each dtype, and of the library kernels in one; several processes at once."""
     end = time.monotonic() + seconds
-    jobs = [(name, dtype) for dtype in DTYPES for name in names()]
-    reports, late = [], []
+    jobs = [(name, None, dtype) for dtype in DTYPES for name in names()]
+    wanted = [(*job, DTYPES[0]) for job in library_kernels()]
+    jobs += [job for job in wanted if not not_importable(job[1])]
+    reports: list[dict] = []
+    late = [not_checked(*job, "; ".join(why)) for job in wanted if (why := not_importable(job[1]))]
     with ProcessPoolExecutor(1 if SMALL else 8, mp_context=get_context("spawn")) as pool:
         running = {pool.submit(one_check, *job, end): job for job in jobs}
         for done in as_completed(running):
@@ -53,15 +75,23 @@ def check_part(seconds: float, out: Path) -> dict:
     return {"checks": [*reports, *late], "machine": machine(DEVICE, SPEED, {})}
 
 
-def one_check(name: str, dtype: str, end: float) -> dict:
+def one_check(name: str, kernel: str | None, dtype: str, end: float) -> dict:
     """A report as plain values; not run where the time is over."""
     if time.monotonic() > end:
-        return not_checked(name, dtype, "the time limit was reached before its turn")
-    return check(name, device=DEVICE, dtype=getattr(torch, dtype), quick=True, shrink=False).to_dict()
+        return not_checked(name, kernel, dtype, "the time limit was reached before its turn")
+    own = {"kernel": kernel} if kernel else {}
+    report = check(name, device=DEVICE, dtype=getattr(torch, dtype), quick=True, shrink=False, **own).to_dict()
+    return report | {"subject": label(name, kernel)}
 
 
-def not_checked(name: str, dtype: str, why: str) -> dict:
-    return {"subject": name, "dtypes": [dtype], "passed": False, "refused": [f"not checked: {why}"], "tests": []}
+def not_checked(name: str, kernel: str | None, dtype: str, why: str) -> dict:
+    return {
+        "subject": label(name, kernel),
+        "dtypes": [dtype],
+        "passed": False,
+        "refused": [f"not checked: {why}"],
+        "tests": [],
+    }
 
 
 def verify(out: Path) -> Callable:
@@ -70,7 +100,10 @@ def verify(out: Path) -> Callable:
     reports = {(report["subject"], *report["dtypes"]): report for report in checks}
 
     def verdict(name: str, device: str, dtype: torch.dtype, options: dict) -> tuple[str, list[str]]:
-        report = reports.get((name, str(dtype).removeprefix("torch.")))
+        kernel = options.get("kernel")
+        if why := not_importable(kernel):
+            return "refused", why
+        report = reports.get((label(name, kernel), str(dtype).removeprefix("torch.")))
         if report is None:
             return "refused", ["not checked here"]
         failed = [test["name"] for test in report["tests"] if not test["passed"]]
@@ -167,12 +200,31 @@ def decode_part(seconds: float, out: Path) -> dict:
     )  # fmt: skip
 
 
+def kernels_part(seconds: float, out: Path) -> dict:
+    """Forward and backward of the library kernels, beside sdpa."""
+    lengths = (64,) if SMALL else (4096, 16384)
+    heads = {"n_heads": 2, "head_dim": 16} if SMALL else {"n_heads": 8, "head_dim": 64}
+    found: dict = {"rows": [], "growth": []}
+    for kernel in LIBRARIES:
+        named = [name for name, of in library_kernels() if of == kernel]
+        more = bench(
+            list(dict.fromkeys(["sdpa", *named])), ops=["forward+backward"], lengths=lengths, dtype=SPEED, device=DEVICE,
+            options={name: {"kernel": kernel} for name in named}, dense_masks=False, rounds=9, seconds=2.0,
+            limit=seconds / len(LIBRARIES), verify=verify(out), **heads,
+        )  # fmt: skip
+        for row in more["rows"]:
+            row["backend"] = label(row["backend"], kernel if row["backend"] in named else None)
+        found = {**more, "rows": found["rows"] + more["rows"], "growth": []}
+    return found
+
+
 PARTS = {
     "check": check_part,
     "operators": operators_part,
     "window": window_part,
     "train": train_part,
     "decode": decode_part,
+    "kernels": kernels_part,
 }
 
 

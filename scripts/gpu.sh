@@ -14,7 +14,7 @@ if [ -n "${WHEELS:-}" ]; then
   export PYTHONPATH="$PYTHONPATH:$site"
 fi
 failed=0
-for part in check:70 operators:75 window:20 train:90 decode:35; do # 290 s, and some 10 s a part to start
+for part in check:70 operators:60 window:20 train:75 decode:30 kernels:35; do # 290 s, and some 10 s a part to start
   seconds=${part#*:}
   timeout $((seconds + 12)) "$python" scripts/gpu.py "${part%:*}" --seconds "$seconds" --out "$out" ||
     { echo "${part%:*} ended with status $?" >&2; failed=1; }

@@ -11,7 +11,7 @@ import pytest
 from attnzoo import cli
 
 ROOT = Path(__file__).resolve().parents[1]
-ABSENT = ("hydra", "omegaconf", "wandb", "lightning", "rich", "jinja2", "xformers", "transformers")
+ABSENT = ("hydra", "omegaconf", "wandb", "lightning", "rich", "jinja2", "xformers", "transformers", "fla", "flash_attn")
 
 
 @pytest.mark.slow
@@ -30,10 +30,14 @@ def test_it_runs_with_the_source_tree_alone(tmp_path, capsys):
     done = subprocess.run([ROOT / "scripts" / "gpu.sh"], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     parts = {path.stem: json.loads(path.read_text()) for path in out.glob("*.json")}
-    assert set(parts) == {"check", "operators", "window", "train", "decode"}
+    assert set(parts) == {"check", "operators", "window", "train", "decode", "kernels"}
     assert {r["subject"]: r["passed"] for r in parts["check"]["checks"]} == {
-        "sdpa": True, "flex": True, "sliding_window": True
+        "sdpa": True, "flex": True, "sliding_window": True,
+        "sliding_window, flex": True, "gla, fla": False, "sliding_window, flash_attn": False,
     }  # fmt: skip
+    why = {row["backend"]: row["reasons"] for row in parts["kernels"]["rows"] if row["status"] == "refused"}
+    assert any(reason.startswith("not importable: fla is not installed") for reason in why["gla, fla"])
+    assert why["sliding_window, flex"] == ["FlexAttention has no backward on cpu: it runs there for inference only"]
     for part in ("operators", "window", "train", "decode"):
         statuses = {(row["backend"], row["status"]) for row in parts[part]["rows"]}
         assert ("sliding_window", "ok") in statuses, part

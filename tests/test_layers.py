@@ -37,7 +37,18 @@ LAYERS = [  # ground floor first; a file may import from its own row and from th
 ]
 # the registry loads the backends by name when it is first asked; everything else that looks upward is a fault
 ALLOWED = {("registry", "backends")}
-HEAVY = {"lightning", "wandb", "xformers", "matplotlib", "tokenizers", "datasets", "hydra"}
+HEAVY = {
+    "lightning",
+    "wandb",
+    "xformers",
+    "fla",
+    "flash_attn",
+    "triton",
+    "matplotlib",
+    "tokenizers",
+    "datasets",
+    "hydra",
+}
 
 
 def level(part: str) -> int:
@@ -90,6 +101,7 @@ def test_backends_do_not_import_each_other():
         ("attnzoo.report", {"torch", *HEAVY}),
         ("attnzoo.model.lm", HEAVY),
         ("attnzoo.checks", HEAVY),
+        ("attnzoo.kernels.library", HEAVY),
         ("attnzoo.measure.cost", HEAVY),
         ("attnzoo.comparison.run", {"torch", *HEAVY}),
     ],

@@ -72,6 +72,7 @@ class Based(Recurrent):
     Options = BasedOptions
     source = "arXiv:2402.18668"
     capabilities = replace(FROM_QKV, scale=False)
+    kernels = ("auto", "chunked")  # see `attnzoo.kernels.fla`
     options: BasedOptions
     ones = 1
 

@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attnzoo.contract import Attention, Capabilities, Options, ScoreBias, softmax_flops
+from attnzoo.contract import Capabilities, Options, ScoreBias, softmax_flops
 from attnzoo.errors import RequestError, unknown
+from attnzoo.kernels import flex
 from attnzoo.kernels.blocks import attend_blocks
 from attnzoo.kernels.compiling import constant_result
+from attnzoo.kernels.library import WithLibraries
 from attnzoo.masks import Mask
 from attnzoo.registry import register
 
@@ -54,7 +56,7 @@ class BlockSparseOptions(Options):
 
 
 @register("block_sparse")
-class BlockSparse(Attention):
+class BlockSparse(WithLibraries):
     """Softmax attention in which each block of c queries reads m blocks of keys: near, global, random or strided ones.
 
     A_i is the softmax of q_i·k_j / sqrt(D) over j ≤ i whose block j // c is one that block i // c reads; within it the mask
@@ -70,12 +72,14 @@ class BlockSparse(Attention):
     Options = BlockSparseOptions
     source = "arXiv:2007.14062, arXiv:1904.10509"
     capabilities = Capabilities(time=1.0, memory=1.0, shift_invariant=False, products=True)
+    kernels = ("auto", "blocks", "flex")
     options: BlockSparseOptions
 
     @classmethod
     def declared(cls, options, device: str = "cpu") -> Capabilities:
+        can = super().declared(options, device)
         grows = 1.0 if options.layout == "bigbird" else 2.0  # T/(c·stride) blocks a query
-        return replace(cls.capabilities, time=grows, memory=grows)
+        return replace(can, time=max(grows, can.time), memory=max(grows, can.memory))
 
     def pattern(self, i: Tensor, j: Tensor) -> Tensor:
         c = self.options.block
@@ -86,6 +90,12 @@ class BlockSparse(Attention):
         if extra > 0:  # queries before the first key see nothing
             return F.pad(self.attend(q[:, :, extra:], k, v, mask, bias, x), (0, 0, extra, 0))
         c = self.options.block
+        if self.options.kernel == "flex":
+            # a table of blocks: inside a compiled mask the hash would be drawn for every pair, and in 32 bits
+            n = torch.arange(-(-k.shape[2] // c), device=q.device)
+            table = reads(self.options, n[:, None], n)
+            seen = flex.Pattern((self.options, len(n)), lambda i, j: table[i.clamp(min=0) // c, j // c])
+            return self.by_flex(q, k, v, mask, bias, pattern=seen)[0]
         out, kernel = attend_blocks(
             q, k, v, mask, bias, blocks=block_lists(self.options, -(-k.shape[2] // c), q.device), block_size=c,
             scale=self.scale, dropout=self.dropout_now,

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attnzoo.contract import Attention, Capabilities, Options, ScoreBias, softmax_flops
+from attnzoo.contract import Capabilities, Options, ScoreBias, softmax_flops
 from attnzoo.errors import RequestError
 from attnzoo.kernels.blocks import attend_blocks
+from attnzoo.kernels.library import WithLibraries
 from attnzoo.kernels.ring import RingCache, attend_ring
 from attnzoo.masks import Mask
 from attnzoo.registry import register
@@ -28,7 +29,7 @@ class ChunkOptions(Options):
 
 
 @register("chunked_local")
-class ChunkedLocal(Attention):
+class ChunkedLocal(WithLibraries):
     """Softmax attention over the query's own chunk of c tokens: i // c = j // c, under the mask.
 
     Cost: time and memory O(T·c); under plain causality the chunks are causal sequences of their own and no mask is built.
@@ -41,6 +42,7 @@ class ChunkedLocal(Attention):
     Options = ChunkOptions
     source = "Llama 4 (Meta, 2025): local layers of iRoPE, attention_chunk_size"
     capabilities = Capabilities(time=1.0, memory=1.0, state=0.0, shift_invariant=False, products=True)
+    kernels = ("auto", "blocks", "flex")
     options: ChunkOptions
 
     def pattern(self, i: Tensor, j: Tensor) -> Tensor:
@@ -57,6 +59,8 @@ class ChunkedLocal(Attention):
         """The keys lie at positions from ``first`` on, the start of a chunk."""
         n_keys, c = k.shape[2], self.options.chunk
         positions = torch.arange(first, first + n_keys, device=q.device) if first else None
+        if self.options.kernel == "flex":
+            return self.by_flex(q, k, v, mask, bias, key_positions=positions)[0]
         out, kernel = attend_blocks(
             q, k, v, mask, bias, blocks=1, block_size=c if c < n_keys else n_keys, scale=self.scale,
             dropout=self.dropout_now, key_positions=positions,

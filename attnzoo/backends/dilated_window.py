@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attnzoo.contract import Attention, Capabilities, Options, ScoreBias, softmax_flops
+from attnzoo.contract import Capabilities, Options, ScoreBias, softmax_flops
 from attnzoo.errors import RequestError
+from attnzoo.kernels.library import WithLibraries
 from attnzoo.kernels.ring import RingCache, attend_ring
 from attnzoo.kernels.window import attend_window
 from attnzoo.masks import Mask
@@ -31,7 +32,7 @@ class DilatedOptions(Options):
 
 
 @register("dilated_window")
-class DilatedWindow(Attention):
+class DilatedWindow(WithLibraries):
     """Softmax attention over W keys, r apart: j ≤ i, i - j < W·r and i - j a multiple of r.
 
     Cost: time and memory O(T·W): tokens whose positions are equal mod r form r sequences, each with a plain window.
@@ -44,6 +45,7 @@ class DilatedWindow(Attention):
     Options = DilatedOptions
     source = "arXiv:2004.05150"
     capabilities = Capabilities(time=1.0, memory=1.0, state=0.0, products=True)
+    kernels = ("auto", "blocks", "flex")
     options: DilatedOptions
 
     def pattern(self, i: Tensor, j: Tensor) -> Tensor:
@@ -58,6 +60,9 @@ class DilatedWindow(Attention):
 
     def _attend_from(self, q, k, v, mask: Mask, bias: ScoreBias | None, first: int) -> Tensor:
         """The keys lie at positions from ``first`` on, one after another."""
+        if self.options.kernel == "flex":
+            at = torch.arange(first, first + k.shape[2], device=q.device) if first else None
+            return self.by_flex(q, k, v, mask, bias, key_positions=at)[0]
         n_queries, n_keys, r = q.shape[2], k.shape[2], self.options.dilation
         how: dict[str, Any] = {"window": self.options.window, "scale": self.scale, "dropout": self.dropout_now}
         lead, tail = (n_keys - n_queries) % r, -n_keys % r

@@ -45,6 +45,11 @@ class Linear(Recurrent):
         yield from super().refusals(request)
         if {"documents", "bidirectional"} <= request.mask_fields:
             yield "linear takes documents under a causal mask only"
+        if request.options.kernel == "fla":
+            if "bidirectional" in request.mask_fields:
+                yield "fla takes linear under a causal mask only"
+            if request.dtype == torch.float16:
+                yield "fla gives the sums that linear divides by in float16, where they overflow: give bfloat16"
 
     def weights(self, q: Tensor, k: Tensor, visible: Tensor, bias: Tensor | None, x: Tensor | None) -> Tensor:
         similarity = (elu_plus_one(q) @ elu_plus_one(k).mT).masked_fill(~visible, 0.0)

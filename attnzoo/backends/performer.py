@@ -60,6 +60,7 @@ class Performer(Recurrent):
     Options = PerformerOptions
     source = "arXiv:2009.14794"
     capabilities = FROM_QKV
+    kernels = ("auto", "chunked")  # see `attnzoo.kernels.fla`
     options: PerformerOptions
     ones = 1
 

@@ -53,6 +53,7 @@ class SinkLogit(WindowAttention):
     Options = SinkLogitOptions
     source = "arXiv:2508.10925"
     capabilities = Capabilities(memory=1.0, products=True)
+    kernels = ("auto", "sink_logit", "flex")
     options: SinkLogitOptions
 
     def __init__(self, **sizes) -> None:
@@ -61,8 +62,11 @@ class SinkLogit(WindowAttention):
 
     @classmethod
     def declared(cls, options, device: str = "cpu") -> Capabilities:
-        windowed = options.window is not None
-        return replace(cls.capabilities, time=1.0, state=0.0) if windowed else cls.capabilities
+        can = super().declared(options, device)
+        grows = (
+            1.0 if options.kernel != "flex" or device == "cuda" else 2.0
+        )  # eager, FlexAttention writes out the matrix
+        return can if options.window is None else replace(can, time=grows, state=0.0)
 
     @property
     def window(self) -> int | None:
@@ -84,6 +88,8 @@ class SinkLogit(WindowAttention):
             return self._attend_at(q, k, v, mask, bias, None)
         if n_queries == 1:
             return self._attend_one(q, k, v, mask, bias, None)
+        if self.options.kernel == "flex":
+            return self._attend_flex(q, k, v, mask, bias, None)
         bool_mask, is_causal = sdpa_arguments(mask, n_queries, n_keys, q.device)
         attn_mask = sdpa.score_mask(bool_mask, is_causal, bias, q, n_keys)
         is_causal = is_causal and attn_mask is None
@@ -99,6 +105,8 @@ class SinkLogit(WindowAttention):
 
     def _attend_at(self, q, k, v, mask: Mask, bias: ScoreBias | None, key_positions: Tensor | None) -> Tensor:
         assert self.window is not None
+        if self.options.kernel == "flex":
+            return self._attend_flex(q, k, v, mask, bias, key_positions)
         value_dim = v.shape[3]
         q, k, v, one = self._with_logit(q, k, v)
         out, kernel = attend_window(
@@ -107,6 +115,12 @@ class SinkLogit(WindowAttention):
         )  # fmt: skip
         self.ran(kernel.replace("blocks/", "sink_logit/"))
         return out[..., :value_dim]
+
+    def _attend_flex(self, q, k, v, mask: Mask, bias: ScoreBias | None, key_positions: Tensor | None) -> Tensor:
+        out, total = self.by_flex(q, k, v, mask, bias, key_positions=key_positions, lse=True)
+        assert total is not None
+        share = torch.sigmoid(total - self.logit.to(total.dtype)[:, None])  # of the keys, what the logit leaves
+        return out * share[..., None].to(out.dtype)
 
     def _attend_newest(self, q: Tensor, cache: RingCache, mask: Mask, bias: ScoreBias | None) -> Tensor:
         used = min(cache.length, cache.slots)

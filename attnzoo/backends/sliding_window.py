@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from attnzoo.contract import Options
+from torch import Tensor
+
+from attnzoo.contract import Options, ScoreBias
 from attnzoo.errors import RequestError
 from attnzoo.kernels.window import WindowAttention
+from attnzoo.masks import Mask
 from attnzoo.registry import register
 
 
@@ -33,8 +36,14 @@ class SlidingWindow(WindowAttention):
 
     Options = WindowOptions
     source = "arXiv:2004.05150, arXiv:2310.06825"
+    kernels = ("auto", "blocks", "flex", "flash_attn")
     options: WindowOptions
 
     @property
     def window(self) -> int:
         return self.options.window
+
+    def _attend_at(self, q, k, v, mask: Mask, bias: ScoreBias | None, key_positions: Tensor | None) -> Tensor:
+        if self.options.kernel == "flash_attn":
+            return self.by_flash_attn(q, k, v, mask, bias, window=self.window)
+        return super()._attend_at(q, k, v, mask, bias, key_positions)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from attnzoo.contract import Attention, Capabilities, ScoreBias, masked_softmax
+from attnzoo.contract import Capabilities, Request, ScoreBias, masked_softmax
 from attnzoo.errors import RequestError
+from attnzoo.kernels.library import WithLibraries
 from attnzoo.kernels.tiles import TileOptions, attend_tiles
 from attnzoo.masks import Mask
 from attnzoo.registry import register
@@ -27,7 +29,7 @@ class SoftcapOptions(TileOptions):
 
 
 @register("softcap")
-class Softcap(Attention):
+class Softcap(WithLibraries):
     """Softmax of s·tanh(S / s), S = Q K^T · scale, with s = 50: scores stay within ±s, and small ones as they are.
 
     A score bias is added after the cap, so that positions keep their full range.
@@ -38,14 +40,25 @@ class Softcap(Attention):
     Options = SoftcapOptions
     source = "arXiv:2408.00118"
     capabilities = Capabilities(memory=1.0, products=True)
+    kernels = ("auto", "tiles", "flex", "flash_attn")
     options: SoftcapOptions
+
+    @classmethod
+    def refusals(cls, request: Request) -> Iterable[str]:
+        yield from super().refusals(request)
+        if request.options.kernel == "flash_attn" and request.dropout:
+            yield "flash_attn does not drop weights under a soft cap"
 
     def weights(self, q: Tensor, k: Tensor, visible: Tensor, bias: Tensor | None, x: Tensor | None) -> Tensor:
         scores = self.options.cap * torch.tanh(q @ k.mT * self.scale / self.options.cap)
         return masked_softmax(scores if bias is None else scores + bias, visible)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: ScoreBias | None, x: Tensor | None) -> Tensor:
-        cap = self.options.cap
+        cap, kernel = self.options.cap, self.options.kernel
+        if kernel == "flex" and q.shape[2] > 1:
+            return self.by_flex(q, k, v, mask, bias, change=lambda score: cap * torch.tanh(score / cap))[0]
+        if kernel == "flash_attn":
+            return self.by_flash_attn(q, k, v, mask, bias, softcap=cap)
         self.ran("softcap/tiles")
         return attend_tiles(
             q, k, v, mask, bias, scale=self.scale, tile=self.options.tile, dropout=self.dropout_now,

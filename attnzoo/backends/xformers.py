@@ -2,32 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
-from functools import cache
 
 import torch
 from torch import Tensor
 
 from attnzoo.contract import Attention, Capabilities, Request, ScoreBias
+from attnzoo.kernels.optional import load, missing
 from attnzoo.masks import Mask
 from attnzoo.masks.translate import XFORMERS_FIELDS, xformers_bias
 from attnzoo.registry import register
-
-
-@cache
-def _operator():
-    """`xformers.ops.memory_efficient_attention`, or the reason why it is not there."""
-    logger = logging.getLogger("xformers")
-    level = logger.level
-    logger.setLevel(logging.ERROR)  # its import warns at length about optional parts that are not used here
-    try:
-        from xformers.ops import memory_efficient_attention
-    except ImportError as error:
-        return f"xformers cannot be imported: {error}"
-    finally:
-        logger.setLevel(level)
-    return memory_efficient_attention
 
 
 @register("xformers")
@@ -57,8 +41,8 @@ class Xformers(Attention):
     def refusals(cls, request: Request) -> Iterable[str]:
         if request.device != "cuda":
             yield f"xformers has no operator for {request.device}: memory_efficient_attention needs CUDA"
-        elif isinstance(_operator(), str):
-            yield _operator()
+        else:
+            yield from missing("xformers.ops", request.device)
         if "documents" in request.mask_fields and (request.cross or not request.contiguous_documents):
             yield "xformers takes documents with Tq = Tk and contiguous ids only"
 
@@ -68,6 +52,8 @@ class Xformers(Attention):
         q, k, v = (t.transpose(1, 2) for t in (q, self.repeat_kv(k), self.repeat_kv(v)))  # (B, T, H, D)
         if mask.documents is not None:  # the block-diagonal bias describes the batch packed into one row
             q, k, v = (t.flatten(0, 1)[None] for t in (q, k, v))
-        out = _operator()(q, k, v, attn_bias=attn_bias, p=self.dropout_now, scale=self.scale)
+        out = load("xformers.ops").memory_efficient_attention(
+            q, k, v, attn_bias=attn_bias, p=self.dropout_now, scale=self.scale
+        )
         self.ran("xformers/memory_efficient")
         return out.reshape(batch, n_queries, heads, -1).transpose(1, 2)

@@ -35,7 +35,7 @@ def _lengths(subject: Subject, quick: bool) -> Iterator[Case]:
     if not quick:
         for edge in subject.edges:
             yield replace(base, n_queries=2 * edge + 2, n_keys=2 * edge + 2, options="own")
-        for kernel in subject.cls.kernels:
+        for kernel in subject.kernels:
             if kernel not in ("auto", "compiled"):
                 yield replace(base, n_queries=17, n_keys=17, kernel=kernel)
         if base.heads % 2 == 0:

@@ -95,7 +95,7 @@ def _shapes(subject: Subject, quick: bool) -> Iterator[Case]:
     for edge in subject.edges:
         for n in (edge - 1, edge, edge + 1, 2 * edge + 1):
             yield replace(base, n_queries=n, n_keys=n, options="own", batch=1)
-    for kernel in subject.cls.kernels:
+    for kernel in subject.kernels:
         if kernel not in ("auto", "compiled"):  # compilation has a check of its own
             for n_queries, n_keys in ((1, 1), (9, 9), (4, 9)):
                 yield replace(base, kernel=kernel, n_queries=n_queries, n_keys=n_keys)
@@ -199,7 +199,7 @@ def _sound(subject: Subject, case: Case) -> None:
 @conformance_check()
 def kernel_is_recorded(subject: Subject, name: str, quick: bool) -> Iterator[Result]:
     """After a call, ``kernel`` names what ran; a kernel asked for by name is the one that ran."""
-    kernels = [k for k in subject.cls.kernels if k != "compiled"]
+    kernels = [k for k in subject.kernels if k != "compiled"]
     yield from each(subject, name, [replace(subject.base, kernel=k) for k in kernels], _recorded)
 
 

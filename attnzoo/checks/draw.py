@@ -52,7 +52,7 @@ def draw_case(choose: Choose, subject: Subject) -> Case:
         scale=choose((None, None, 0.3)),
         dtype=choose(subject.dtypes),
         options=choose(("small", "small", "own", *subject.others)),
-        kernel=choose((None, *(k for k in subject.cls.kernels if k not in ("auto", "compiled")))),
+        kernel=choose((None, *(k for k in subject.kernels if k not in ("auto", "compiled")))),
         seed=choose(range(100)),
     )
 

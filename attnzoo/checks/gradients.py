@@ -41,7 +41,7 @@ def gradients(subject: Subject, name: str, quick: bool) -> Iterator[Result]:
         cases += [replace(one_head(subject), batch=1, n_queries=n, n_keys=n) for n in (129, 300)]
         cases += [replace(base, n_queries=5, n_keys=5, batch=4)]
         cases += [
-            replace(base, n_queries=9, n_keys=9, kernel=k) for k in subject.cls.kernels if k not in ("auto", "compiled")
+            replace(base, n_queries=9, n_keys=9, kernel=k) for k in subject.kernels if k not in ("auto", "compiled")
         ]
     yield from each(subject, name, cases, gradients_agree, training=True)
 

@@ -70,7 +70,7 @@ class Subject:
                 f"cannot check {what!r}",
                 ["give a registered name, an Attention, its class, or a function that builds one"],
             )
-        declared = kind.capabilities.dtypes
+        declared = kind.declared(own, torch.device(device).type).dtypes
         wanted = (
             (dtype,)
             if dtype is not None
@@ -87,6 +87,11 @@ class Subject:
     @property
     def dtype(self) -> torch.dtype:
         return self.dtypes[0]
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """What is tried by name: every kernel, or the one that was asked for."""
+        return self.cls.kernels if self.own.kernel == "auto" else (self.own.kernel,)
 
     @property
     def trains(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from argparse import ArgumentParser, Namespace
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,25 @@ def composed(kind: str, arguments: Namespace) -> RunConfig | None:
     if show:
         print(to_yaml(cfg), end="")
     return None if show else cfg
+
+
+def names_and_options(words: Iterable[str]) -> tuple[list[str], dict[str, dict[str, Any]], list[str]]:
+    """Names, NAME.OPTION=VALUE as name -> option -> value, and what is neither."""
+    import yaml
+
+    names: list[str] = []
+    options: dict[str, dict[str, Any]] = {}
+    faults: list[str] = []
+    for word in words:
+        place, equals, value = word.partition("=")
+        name, dot, option = place.partition(".")
+        if not equals:
+            names.append(word)
+        elif dot and name and option:
+            options.setdefault(name, {})[option] = yaml.safe_load(value)
+        else:
+            faults.append(f"{word!r} is neither a name nor NAME.OPTION=VALUE")
+    return names, options, faults
 
 
 def print_json(value: Any) -> None:

@@ -15,10 +15,8 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from attnzoo import groups
-from attnzoo.commands import add_device, add_json, print_json
+from attnzoo.commands import add_device, add_json, names_and_options, print_json
 from attnzoo.errors import RequestError, unknown
 from attnzoo.files import read_json, write_json_atomic, write_text_atomic
 
@@ -123,7 +121,7 @@ def _peers(arguments: Namespace) -> dict[str, Any]:
 def _checked(arguments: Namespace) -> tuple[list[str], dict[str, dict[str, Any]], list[int]]:
     """The named backends, their options, and the lengths; every fault of the request in one error."""
     known = groups.backend_names()
-    names, options, faults = _split(arguments.names)
+    names, options, faults = names_and_options(arguments.names)
     faults += [unknown("backend", name, known) for name in names if name not in known]
     words = arguments.lengths.split(",")
     faults += [f"--lengths: {word!r} is no length" for word in words if not (word.isdigit() and int(word))]
@@ -142,20 +140,3 @@ def _checked(arguments: Namespace) -> tuple[list[str], dict[str, dict[str, Any]]
     if faults:
         raise RequestError("attnzoo bench cannot do this", faults)
     return names, options, [int(word) for word in words]
-
-
-def _split(words: list[str]) -> tuple[list[str], dict[str, dict[str, Any]], list[str]]:
-    """Names, NAME.OPTION=VALUE as name -> option -> value, and what is neither."""
-    names: list[str] = []
-    options: dict[str, dict[str, Any]] = {}
-    faults: list[str] = []
-    for word in words:
-        place, equals, value = word.partition("=")
-        name, dot, option = place.partition(".")
-        if not equals:
-            names.append(word)
-        elif dot and name and option:
-            options.setdefault(name, {})[option] = yaml.safe_load(value)
-        else:
-            faults.append(f"{word!r} is neither a name nor NAME.OPTION=VALUE")
-    return names, options, faults

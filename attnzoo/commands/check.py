@@ -2,6 +2,7 @@
 
 attnzoo check linear sliding_window
 attnzoo check --all --quick
+attnzoo check gla gla.kernel=fla sliding_window sliding_window.window=8     (with other options than the defaults)
 attnzoo check mine.py:MyAttention                           (an attention, or a language model, from a file or package)
 attnzoo check --model attention=linear model.n_layers=2     (the whole language model, its task and generation)
 attnzoo check --model runs/sdpa-seed0                       (a trained one: a run folder or an exported model)
@@ -16,7 +17,7 @@ from functools import partial
 from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any
 
-from attnzoo.commands import add_device, add_json, check_saved, print_json
+from attnzoo.commands import add_device, add_json, check_saved, names_and_options, print_json
 from attnzoo.errors import RequestError, unknown
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "names",
         nargs="*",
         metavar="NAME",
-        help="registered backends, or FILE.py:NAME; with --model KEY=VALUE or a folder",
+        help="registered backends, their options as NAME.OPTION=VALUE, or FILE.py:NAME; with --model KEY=VALUE or a folder",
     )
     parser.add_argument("--all", action="store_true", help="every registered backend")
     parser.add_argument(
@@ -48,17 +49,19 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     if arguments.model:
         return run_model(arguments)
-    if bool(arguments.names) == arguments.all:
-        raise RequestError("attnzoo check: name the backends, or --all of them")
+    named, options, wrong = names_and_options(arguments.names)
+    if bool(named) == arguments.all:
+        raise RequestError("attnzoo check: name the backends, or --all of them", wrong)
     import torch
 
-    from attnzoo import checks, registry
+    from attnzoo import registry
     from attnzoo.checks import elsewhere
     from attnzoo.measure import resolve_device
 
-    names = registry.list_backends() if arguments.all else arguments.names
+    names = registry.list_backends() if arguments.all else named
     broken = {plugin.name for plugin in registry.broken_plugins()}
-    faults = [
+    faults = wrong + [f"options of {name}, which is not checked" for name in options if name not in names]
+    faults += [
         unknown("backend", name, registry.list_backends())
         for name in names
         if ":" not in name and name not in {*registry.list_backends(), *broken}
@@ -68,7 +71,7 @@ def run(arguments: Namespace) -> int:
     subjects = [elsewhere.load(name) if ":" in name else name for name in names]
     device = resolve_device(arguments.device)
     dtype = getattr(torch, arguments.dtype) if arguments.dtype else None
-    one = partial(checks.check, device=device, dtype=dtype, quick=arguments.quick, only=arguments.only)
+    one = partial(_check, options, device=device, dtype=dtype, quick=arguments.quick, only=arguments.only)
     reports = []
     apart = device == "cpu" and not any(
         ":" in name for name in names
@@ -80,6 +83,13 @@ def run(arguments: Namespace) -> int:
     if arguments.json:
         print_json([report.to_dict() for report in reports])
     return int(any(report.failures or not (report.passed or report.refused) for report in reports))
+
+
+def _check(options: dict[str, dict[str, Any]], subject: Any, **how: Any) -> CheckReport:
+    """One subject with its own options."""
+    from attnzoo import checks
+
+    return checks.check(subject, **how, **(options.get(subject, {}) if isinstance(subject, str) else {}))
 
 
 def _side_by_side(one: Callable[[str], CheckReport], names: list[str]) -> Iterator[CheckReport]:

@@ -27,6 +27,8 @@ def run(arguments: Namespace) -> int:
             print(f"{key:<18} {'–' if value is None else value}")
         for key in ("conf", "wandb", "backends"):
             print(f"{key:<18} {found[key]}")
+        for package, reasons in found["kernels"].items():
+            print(f"{f'{package} kernels':<18} {'; '.join(reasons) or 'can be used'}")
         for problem in found["problems"]:
             print(f"PROBLEM            {problem}")
         print("nothing is broken" if not found["problems"] else f"{len(found['problems'])} broken")
@@ -34,8 +36,9 @@ def run(arguments: Namespace) -> int:
 
 
 def examine() -> dict[str, Any]:
-    """The environment, where the configuration lies, Weights & Biases, the backends, and every problem."""
+    """The environment, where the configuration lies, Weights & Biases, backends, library kernels, and every problem."""
     from attnzoo import registry
+    from attnzoo.kernels.optional import LIBRARIES, missing
     from attnzoo.measure.environment import environment, resolve_device, resolve_precision
 
     device = resolve_device("auto")
@@ -54,6 +57,7 @@ def examine() -> dict[str, Any]:
         "conf": conf,
         "wandb": wandb_state(),
         "backends": ", ".join(registry.list_backends()),
+        "kernels": {package: missing(package, device.partition(":")[0]) for package in LIBRARIES},
         "problems": problems,
     }
 

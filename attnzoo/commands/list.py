@@ -33,8 +33,10 @@ def run(arguments: Namespace) -> int:
 
 
 def describe(name: str, device: str) -> dict[str, Any]:
-    """One backend as plain values; ``here``: training, inference or none; ``why_not``: the reasons against training."""
+    """One backend as plain values; ``here``: training, inference or none; ``why_not``: the reasons against training;
+    ``absent``: kernels whose library is not there, or not for this device."""
     from attnzoo import registry
+    from attnzoo.kernels.optional import LIBRARIES, missing
 
     cls = registry.get(name)
     can, default = cls.capabilities, cls.default_kv_heads(8)
@@ -48,6 +50,9 @@ def describe(name: str, device: str) -> dict[str, Any]:
         "heads": ("G ≤ H" if can.grouped_heads else "G = H") + (f", default {default} of 8" if default != 8 else ""),
         "masks": sorted(can.masks),
         "kernels": list(cls.kernels),
+        "absent": [
+            kernel for kernel in cls.kernels if kernel in LIBRARIES and missing(kernel, device.partition(":")[0])
+        ],
         "options": {key: value for key, value in vars(cls.Options()).items() if key != "kernel"},
         "time": can.time,
         "memory": can.memory,
@@ -66,15 +71,27 @@ def _print(rows: list[dict[str, Any]], broken: list[dict[str, str]], device: str
 
     console = Console()
     if not console.is_terminal:
-        console.width = max(console.width, 140)
+        console.width = max(console.width, 160)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for title in ("backend", "heads", "masks", "time", "memory", "state", f"on this machine ({device})", "from"):
+    for title in (
+        "backend",
+        "heads",
+        "masks",
+        "kernels (absent)",
+        "time",
+        "memory",
+        "state",
+        f"on this machine ({device})",
+        "from",
+    ):
         table.add_column(title, overflow="fold", no_wrap=title == "backend")
     for row in rows:
         masks = "all" if set(row["masks"]) == FIELDS else ", ".join(row["masks"])
+        own = (kernel for kernel in row["kernels"] if kernel != "auto")
+        kernels = ", ".join(f"({kernel})" if kernel in row["absent"] else kernel for kernel in own)
         exponents = [growth(row[key]) for key in ("time", "memory", "state")]
         here = HERE[row["here"]] + _escaped("; ".join(row["why_not"]))
-        table.add_row(row["name"], row["heads"], masks, *exponents, here, row["origin"])
+        table.add_row(row["name"], row["heads"], masks, kernels, *exponents, here, row["origin"])
     console.print(table, highlight=False)
     for plugin in broken:
         text = f"[red]{plugin['name']}[/] of {_escaped(plugin['origin'])} failed to import: {_escaped(plugin['error'])}"

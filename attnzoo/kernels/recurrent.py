@@ -8,17 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attnzoo.contract import Attention, Capabilities, Options, Request, ScoreBias
+from attnzoo.contract import Capabilities, Options, Request, ScoreBias
 from attnzoo.errors import RequestError
+from attnzoo.kernels import fla
 from attnzoo.kernels.gates import wide
+from attnzoo.kernels.library import WithLibraries
 from attnzoo.kernels.scan import chunk_for, scan
 from attnzoo.masks import Mask
+from attnzoo.masks.translate import document_starts
 
 
 class StateCache:
@@ -77,12 +80,14 @@ class Terms(NamedTuple):
     beta: Tensor | None = None
 
 
-class Recurrent(Attention):
+class Recurrent(WithLibraries):
     """A rule whose whole past is one state (B, G, K, E) in float32 (float64 for float64 input).
 
     A padded token neither decays nor writes the state; the first token of a document finds it empty.
+    ``kernel`` is auto, chunked (which auto is: `attnzoo.kernels.scan`) or fla (`attnzoo.kernels.fla`, on a GPU).
     """
 
+    kernels: ClassVar[tuple[str, ...]] = ("auto", "chunked", "fla")
     options: ChunkOptions
     ones = 0
     """Columns of ones beside the values: with 1 the outputs are divided by the sum of the weights."""
@@ -104,13 +109,12 @@ class Recurrent(Attention):
     def refusals(cls, request: Request) -> Iterable[str]:
         if not request.contiguous_documents:
             yield f"{cls.name} carries a state from token to token: documents must be contiguous runs of one id"
+        yield from super().refusals(request)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: ScoreBias | None, x: Tensor | None) -> Tensor:
-        self.ran(f"{self.name}/chunked")
         return self._scan(q, k, v, mask, x, None)
 
     def attend_cached(self, q, k, v, cache, mask: Mask, bias, x) -> Tensor:
-        self.ran(f"{self.name}/{'recurrent' if k.shape[2] == 1 else 'chunked'}")
         return self._scan(q, k, v, mask, x, cache)
 
     def new_cache(self, batch_size, max_tokens, device=None, dtype=None, value_dim=None):
@@ -138,10 +142,14 @@ class Recurrent(Attention):
             starts = document_starts(mask.documents)[:, seen:]
         w = wide(q.dtype)
         t = self.masked_terms(q.to(w), k.to(w), v.to(w), x, hidden, starts, cache)
-        sums, state = scan(
-            t.q, t.k, t.v, chunk=self.options.chunk, decay=t.decay, beta=t.beta, starts=starts,
-            state=None if cache is None else cache.state,
-        )  # fmt: skip
+        before = None if cache is None else cache.state
+        rest: dict[str, Any] = {"decay": t.decay, "beta": t.beta, "starts": starts, "state": before}
+        if self.options.kernel == "fla":
+            sums, state, kernel = fla.scan(t.q, t.k, t.v, dtype=q.dtype, **rest)
+        else:
+            sums, state = scan(t.q, t.k, t.v, chunk=self.options.chunk, **rest)
+            kernel = f"{self.name}/{'chunked' if cache is None or k.shape[2] > 1 else 'recurrent'}"
+        self.ran(kernel)
         counts = token_counts(mask, q.shape[2], seen + k.shape[2], q.device)
         if cache is not None:
             cache.state, cache.length = state, seen + k.shape[2]
@@ -162,11 +170,6 @@ def ratio(sums: Tensor) -> Tensor:
     return values / total.masked_fill(
         total < 1e-30, 1.0
     )  # a smaller total's reciprocal would overflow in the backward pass
-
-
-def document_starts(documents: Tensor) -> Tensor:
-    """(B, T) bool: True at the first token of each document but the first."""
-    return F.pad(documents[:, 1:] != documents[:, :-1], (1, 0))
 
 
 def token_counts(mask: Mask, n_queries: int, n_keys: int, device: torch.device) -> Tensor:

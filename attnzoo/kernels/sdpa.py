@@ -14,9 +14,10 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from attnzoo.contract import Attention, Capabilities, Request, ScoreBias
+from attnzoo.contract import Capabilities, Request, ScoreBias
 from attnzoo.errors import Refused
 from attnzoo.kernels import one_query
+from attnzoo.kernels.library import WithLibraries
 from attnzoo.masks import Mask
 from attnzoo.masks.translate import sdpa_arguments
 
@@ -30,15 +31,16 @@ _NAMES = {backend.value: name for name, backend in KERNELS.items()}
 _HALF = (torch.float16, torch.bfloat16)
 
 
-class FusedSoftmax(Attention):
+class FusedSoftmax(WithLibraries):
     """What sdpa, gqa and mqa share; they differ in the head layout they take."""
 
     capabilities = Capabilities(memory=1.0, products=True)
-    kernels = ("auto", *KERNELS)
+    kernels = ("auto", *KERNELS, "flash_attn")
 
     @classmethod
     def refusals(cls, request: Request) -> Iterable[str]:
-        return refusals(request, request.options.kernel)
+        yield from super().refusals(request)
+        yield from refusals(request, request.options.kernel)
 
     def new_cache(self, batch_size, max_tokens, device=None, dtype=None, value_dim=None):
         cache = super().new_cache(batch_size, max_tokens, device, dtype, value_dim)
@@ -46,6 +48,8 @@ class FusedSoftmax(Attention):
         return one_query.laid_out(cache) if alone else cache
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: ScoreBias | None, x: Tensor | None) -> Tensor:
+        if self.options.kernel == "flash_attn":
+            return self.by_flash_attn(q, k, v, mask, bias)
         out, kernel = fused_softmax(
             q, k, v, mask, bias, scale=self.scale, dropout=self.dropout_now, kernel=self.options.kernel
         )

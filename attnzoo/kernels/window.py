@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attnzoo.contract import Attention, Capabilities, ScoreBias, softmax_flops
+from attnzoo.contract import Capabilities, ScoreBias, softmax_flops
 from attnzoo.kernels.blocks import attend_blocks
 from attnzoo.kernels.compiling import constant_result
+from attnzoo.kernels.library import WithLibraries
 from attnzoo.kernels.ring import RingCache, attend_ring
 from attnzoo.masks import Mask
 
 
-class WindowAttention(Attention):
+class WindowAttention(WithLibraries):
     """What the windows share: blocks of queries in training, a ring of keys in decoding.
 
     A subclass gives ``window`` and, if some first tokens stay visible for good, ``sinks``. One whose window may be None has
-    then no pattern and a plain cache, and gives `attend` for it.
+    then no pattern and a plain cache, and gives `attend` for it. ``kernel`` is auto, blocks (which auto is) or flex.
     """
 
+    kernels: ClassVar[tuple[str, ...]] = ("auto", "blocks", "flex")
     capabilities = Capabilities(time=1.0, memory=1.0, state=0.0, products=True)
 
     @property
@@ -42,6 +45,8 @@ class WindowAttention(Attention):
 
     def _attend_at(self, q, k, v, mask: Mask, bias: ScoreBias | None, key_positions: Tensor | None) -> Tensor:
         assert self.window is not None
+        if self.options.kernel == "flex":
+            return self.by_flex(q, k, v, mask, bias, key_positions=key_positions)[0]
         out, kernel = attend_window(
             q, k, v, mask, bias, window=self.window, sinks=self.sinks, scale=self.scale, dropout=self.dropout_now,
             key_positions=key_positions,

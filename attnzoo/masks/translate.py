@@ -8,6 +8,7 @@ SDPA ``is_causal``                        first query, first key  (none: a dense
 FlexAttention                             none: mask_mod decides  mask_mod
 xformers ``LowerTriangularMask``          first query, first key  (none)
 xformers ``…FromBottomRightMask``         last query, last key    ``make_local_attention(W)``
+flash-attn                                last query, last key    ``window_size=(W - 1, 0)``
 ========================================  ======================  ==========================================
 """
 
@@ -18,11 +19,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from attnzoo.masks.spec import Mask
 
 XFORMERS_FIELDS = frozenset({"bidirectional", "window", "documents"})
 """The fields with an xformers bias object that needs no n x n tensor."""
+
+FLASH_ATTN_FIELDS = frozenset({"bidirectional", "window", "documents"})
+"""The fields that flash-attn has arguments for."""
 
 
 def sdpa_arguments(mask: Mask, n_queries: int, n_keys: int, device: torch.device) -> tuple[Tensor | None, bool]:
@@ -36,13 +41,28 @@ def sdpa_arguments(mask: Mask, n_queries: int, n_keys: int, device: torch.device
     return mask.dense(n_queries, n_keys, device), False
 
 
-def flex_mask_mod(mask: Mask, n_queries: int, n_keys: int) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
-    """FlexAttention's ``mask_mod(b, h, q_index, kv_index)``; its indices are row and column numbers, so the row is shifted."""
+def flex_mask_mod(
+    mask: Mask,
+    n_queries: int,
+    n_keys: int,
+    pattern: Callable[[Tensor, Tensor], Tensor | None] | None = None,
+    key_positions: Tensor | None = None,
+) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
+    """FlexAttention's ``mask_mod(b, h, q_index, kv_index)``; its indices are row and column numbers, so the row is shifted.
+
+    ``pattern(i, j)`` of positions intersects with the mask; ``key_positions`` (Tk,) are those of the columns where they are
+    not 0 … Tk - 1, and then Tq ≤ Tk.
+    """
     offset = n_keys - n_queries
 
     def visible(b: Tensor, h: Tensor, q_index: Tensor, kv_index: Tensor) -> Tensor:
         i, j = q_index + offset, kv_index
+        if key_positions is not None:
+            i, j = key_positions[i], key_positions[j]
         seen = j >= 0
+        own = None if pattern is None else pattern(i, j)
+        if own is not None:
+            seen = seen & own
         if mask.causal:
             seen = seen & ((j <= i) | (j < mask.prefix))
         if mask.window is not None:
@@ -73,7 +93,7 @@ def xformers_bias(mask: Mask, n_queries: int, n_keys: int, batch_size: int = 1) 
     if mask.documents is not None:
         if n_queries != n_keys or not mask.contiguous_documents:
             raise ValueError("documents need Tq = Tk and contiguous ids here")
-        lengths = _document_lengths(mask.documents.expand(batch_size, -1))
+        lengths = document_bounds(mask.documents.expand(batch_size, -1)).diff().tolist()
         packed = xb.BlockDiagonalMask.from_seqlens(lengths)
         if mask.window is not None:
             return packed.make_causal().make_local_attention(mask.window)
@@ -85,9 +105,50 @@ def xformers_bias(mask: Mask, n_queries: int, n_keys: int, batch_size: int = 1) 
     return xb.LowerTriangularMask() if n_queries == n_keys else xb.LowerTriangularFromBottomRightMask()
 
 
-def _document_lengths(documents: Tensor) -> list[int]:
-    """Lengths of the runs of equal ids, row after row."""
-    lengths = []
-    for row in documents:
-        lengths += torch.unique_consecutive(row, return_counts=True)[1].tolist()
-    return lengths
+def flash_attn_arguments(mask: Mask, window: int | None = None) -> dict[str, Any]:
+    """``causal`` and ``window_size`` of flash-attn: keys from ``left`` before the query's own to ``right`` after it, -1 for all.
+
+    The smaller of the mask's window and ``window`` counts. Documents are `flash_attn_packing`'s business.
+
+    Raises:
+        ValueError: a field outside `FLASH_ATTN_FIELDS`.
+    """
+    if not mask.fields <= FLASH_ATTN_FIELDS:
+        raise ValueError(f"flash-attn has no argument for {sorted(mask.fields - FLASH_ATTN_FIELDS)}")
+    widths = [w for w in (mask.window, window) if w is not None]
+    if widths:  # a window looks back only, also where the mask is not causal
+        return {"causal": True, "window_size": (min(widths) - 1, 0)}
+    return {"causal": mask.causal, "window_size": (-1, -1)}
+
+
+def flash_attn_packing(documents: Tensor, n_queries: int) -> dict[str, Any]:
+    """The bounds of contiguous documents (B, Tk) laid end to end, row after row, for flash-attn's varlen call.
+
+    Queries are the last Tq ≤ Tk of each row: a document may have fewer of them than keys, or none, the last aligned.
+    """
+    keys = document_bounds(documents)
+    n_keys = documents.shape[1]
+    row, place = keys.div(n_keys, rounding_mode="floor"), keys % n_keys
+    queries = row * n_queries + (place - (n_keys - n_queries)).clamp(min=0)
+    longest = (bounds.diff().max().item() for bounds in (queries, keys))
+    return {
+        "cu_seqlens_q": queries.int(), "cu_seqlens_k": keys.int(),
+        **dict(zip(("max_seqlen_q", "max_seqlen_k"), longest, strict=True)),
+    }  # fmt: skip
+
+
+def document_starts(documents: Tensor) -> Tensor:
+    """(B, T) bool: True at the first token of each document but the first."""
+    return F.pad(documents[:, 1:] != documents[:, :-1], (1, 0))
+
+
+def document_bounds(documents: Tensor) -> Tensor:
+    """Where each run of equal ids begins in the rows (B, T) laid end to end, and B·T at last: ``cu_seqlens`` elsewhere."""
+    return piece_bounds(document_starts(documents))
+
+
+def piece_bounds(starts: Tensor) -> Tensor:
+    """The same from starts (B, T); a row begins a piece in any case."""
+    cut = starts.clone()
+    cut[:, 0] = True
+    return F.pad(cut.flatten().nonzero()[:, 0], (0, 1), value=cut.numel())

@@ -29,8 +29,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from attnzoo import processes
-from attnzoo.backends.flex import static_block_mask
 from attnzoo.kernels.blocks import static_scores
+from attnzoo.kernels.flex import static_block_mask
 from attnzoo.measure.latency import synchronize
 from attnzoo.measure.outcome import outcome
 from attnzoo.measure.step import TrainStep

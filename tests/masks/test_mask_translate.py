@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -104,3 +106,35 @@ def test_xformers_refuses_what_it_has_no_object_for():
             translate.xformers_bias(mask, 6, 6, 2)
     with pytest.raises(ValueError, match="contiguous"):
         translate.xformers_bias(Mask(documents=torch.tensor([[0, 1, 0, 1, 0, 1]])), 6, 6, 1)
+
+
+@given(masks(), st.none() | st.integers(1, 7))
+@settings(max_examples=200, deadline=None)
+def test_flash_attn(case, window):
+    """By its documentation: keys from i + Tk - Tq - left to i + Tk - Tq + right, -1 for all, and none after the own if causal."""
+    mask, n_queries = case
+    if not mask.fields <= translate.FLASH_ATTN_FIELDS:
+        with pytest.raises(ValueError, match="flash-attn has no argument"):
+            translate.flash_attn_arguments(mask)
+        return
+    how = translate.flash_attn_arguments(mask, window)
+    i, j = torch.arange(n_queries)[:, None] + 6 - n_queries, torch.arange(6)
+    left, right = how["window_size"]
+    seen = ((left == -1) | (j >= i - left)) & ((right == -1) | (j <= i + right)) & (not how["causal"] or j <= i)
+    plain = Mask(causal=mask.causal, window=mask.window)
+    expected = plain.dense(n_queries, 6)[0, 0]
+    if window is not None:
+        expected = expected & Mask(window=window).dense(n_queries, 6)[0, 0]
+    assert torch.equal(seen, expected)
+
+
+@pytest.mark.parametrize("n_queries", [1, 2, 4, 6])
+def test_flash_attn_packs_documents(n_queries):
+    packing = translate.flash_attn_packing(IDS, n_queries)
+    seen = torch.zeros(2 * n_queries, 12, dtype=torch.bool)
+    q, k = packing["cu_seqlens_q"].tolist(), packing["cu_seqlens_k"].tolist()
+    for q0, q1, k0, k1 in zip(q, q[1:], k, k[1:], strict=False):
+        seen[q0:q1, k0:k1] = Mask().dense(q1 - q0, k1 - k0)[0, 0] if q1 > q0 else False
+    right = Mask(documents=IDS).dense(n_queries, 6)[:, 0]
+    assert torch.equal(seen, torch.block_diag(*right.int()).bool())
+    assert packing["max_seqlen_k"] == max(b - a for a, b in itertools.pairwise(k))

@@ -1,0 +1,87 @@
+"""The flash-attn package: exact softmax attention over plain, windowed and packed sequences. Shapes: see `attnzoo.shapes`.
+
+Its conventions are translated in `attnzoo.masks.translate`. Window, soft cap and ALiBi slopes are its own arguments, key/value
+heads are shared in the same order as here (query head h reads h // (H/G)), and a row that sees nothing is 0.
+Source: FlashAttention-2, arXiv:2307.08691; flash_attn 2.8's interface, read; no GPU has run this yet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from attnzoo.capabilities import Capabilities, Request
+from attnzoo.contract import ScoreBias
+from attnzoo.kernels.optional import load, missing
+from attnzoo.masks import Mask
+from attnzoo.masks.translate import FLASH_ATTN_FIELDS, flash_attn_arguments, flash_attn_packing
+
+DTYPES = (torch.bfloat16, torch.float16)
+LARGEST_HEAD = 256
+
+
+def refusals(request: Request) -> list[str]:
+    """Every reason why flash-attn cannot compute the request."""
+    why = missing("flash_attn", request.device)
+    if request.dtype not in DTYPES:
+        why.append(f"flash_attn needs bfloat16 or float16; got {str(request.dtype).removeprefix('torch.')}")
+    if request.head_dim > LARGEST_HEAD:
+        why.append(f"flash_attn takes a head_dim of at most {LARGEST_HEAD}; got {request.head_dim}")
+    if request.value_dim not in (None, request.head_dim):
+        why.append(f"flash_attn needs Dv = D; got {request.value_dim} and {request.head_dim}")
+    for unsupported in sorted(request.mask_fields - FLASH_ATTN_FIELDS):
+        why.append(f"flash_attn cannot honour the mask field {unsupported!r}")
+    if not request.contiguous_documents:
+        why.append("flash_attn takes documents as contiguous runs of one id only")
+    if request.bias and not request.alibi:
+        why.append("flash_attn takes no score bias but ALiBi's slopes")
+    return why
+
+
+def declared(own: Capabilities, compiled: bool) -> Capabilities:
+    """What a rule can honour where flash-attn computes it."""
+    masks = own.masks & FLASH_ATTN_FIELDS
+    return replace(
+        own, masks=masks, value_dim=False, dtypes=DTYPES, devices=("cuda",), training_devices=("cuda",),
+        bitwise_prefix=False,
+    )  # fmt: skip
+
+
+def flash_softmax(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Mask,
+    bias: ScoreBias | None,
+    *,
+    scale: float,
+    window: int | None = None,
+    softcap: float = 0.0,
+    dropout: float = 0.0,
+) -> tuple[Tensor, str]:
+    """Softmax over the mask, of s·tanh(scores / s) with a ``softcap`` s, and of the last ``window`` keys: (B, H, Tq, Dv).
+
+    The keys may be the last ones of the sequence; what the mask says of earlier ones is left out.
+    """
+    extra = q.shape[2] - k.shape[2]
+    if extra > 0 and mask.documents is not None:  # queries before the first key are of no document and see nothing
+        out, kernel = flash_softmax(
+            q[:, :, extra:], k, v, mask, bias, scale=scale, window=window, softcap=softcap, dropout=dropout
+        )
+        return F.pad(out, (0, 0, extra, 0)), kernel
+    slopes = None if bias is None else torch.tensor(bias.alibi_slopes, dtype=torch.float32, device=q.device)
+    how: dict[str, Any] = {
+        **flash_attn_arguments(mask, window), "softmax_scale": scale, "softcap": softcap, "dropout_p": dropout,
+        "alibi_slopes": slopes,
+    }  # fmt: skip
+    there = [t.transpose(1, 2) for t in (q, k, v)]  # (B, T, heads, D)
+    library = load("flash_attn")
+    if mask.documents is None:
+        return library.flash_attn_func(*there, **how).transpose(1, 2), "flash_attn/func"
+    packing = flash_attn_packing(mask.documents[:, -k.shape[2] :].expand(q.shape[0], -1), q.shape[2])
+    out = library.flash_attn_varlen_func(*(t.flatten(0, 1) for t in there), **packing, **how)
+    return out.unflatten(0, (q.shape[0], -1)).transpose(1, 2), "flash_attn/varlen"

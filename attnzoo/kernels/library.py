@@ -1,0 +1,67 @@
+"""What backends share whose rule an optional library computes as well, chosen by ``kernel``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from torch import Tensor
+
+from attnzoo.capabilities import Capabilities, Options, Request
+from attnzoo.contract import Attention, ScoreBias
+from attnzoo.kernels import fla, flash_attn, flex
+from attnzoo.masks import Mask
+
+LIBRARIES: dict[str, Any] = {"flex": flex, "fla": fla, "flash_attn": flash_attn}
+"""By the name of the kernel. Each gives ``refusals(request)`` and ``declared(capabilities, compiled)``."""
+
+
+class WithLibraries(Attention):
+    """A rule with a kernel of its own, which ``auto`` is, and others from libraries, held to the same definition.
+
+    ``kernel`` names what computes a pass over several tokens. A single token that is decoded reads the cache as it lies,
+    whatever the kernel, unless the library has a call for it (fla, flash_attn); ``attn.kernel`` says what ran.
+    """
+
+    @classmethod
+    def declared(cls, options: Options, device: str = "cpu") -> Capabilities:
+        library = cls._library(options)
+        return cls.capabilities if library is None else library.declared(cls.capabilities, device == "cuda")
+
+    @classmethod
+    def refusals(cls, request: Request) -> Iterable[str]:
+        library = cls._library(request.options)
+        return () if library is None else library.refusals(request)
+
+    @classmethod
+    def _library(cls, options: Options) -> Any:
+        return LIBRARIES.get(options.kernel) if options.kernel in cls.kernels else None
+
+    def by_flex(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Mask,
+        bias: ScoreBias | None,
+        *,
+        pattern: flex.Pattern | None = None,
+        change: Callable[[Tensor], Tensor] | None = None,
+        key_positions: Tensor | None = None,
+        lse: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Softmax over the mask and the own pattern by FlexAttention: output and, if ``lse``, log Σ exp of each row."""
+        if pattern is None and type(self).pattern is not Attention.pattern:
+            pattern = flex.Pattern((type(self), self.options), self.pattern)
+        out, total, kernel = flex.flex_softmax(
+            q, k, v, mask, bias, scale=self.scale, compiled=q.device.type == "cuda", pattern=pattern, change=change,
+            key_positions=key_positions, lse=lse,
+        )  # fmt: skip
+        self.ran(kernel)
+        return out, total
+
+    def by_flash_attn(self, q, k, v, mask: Mask, bias: ScoreBias | None, **how) -> Tensor:
+        """The same by flash-attn, which knows a window and a soft cap."""
+        out, kernel = flash_attn.flash_softmax(q, k, v, mask, bias, scale=self.scale, dropout=self.dropout_now, **how)
+        self.ran(kernel)
+        return out

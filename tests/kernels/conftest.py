@@ -1,0 +1,6 @@
+"""The stand-ins for libraries are shared by two files."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
