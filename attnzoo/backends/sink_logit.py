@@ -61,12 +61,9 @@ class SinkLogit(WindowAttention):
         self.logit = nn.Parameter(torch.full((self.n_heads,), self.options.init))
 
     @classmethod
-    def declared(cls, options, device: str = "cpu") -> Capabilities:
-        can = super().declared(options, device)
-        grows = (
-            1.0 if options.kernel != "flex" or device == "cuda" else 2.0
-        )  # eager, FlexAttention writes out the matrix
-        return can if options.window is None else replace(can, time=grows, state=0.0)
+    def own(cls, options) -> Capabilities:
+        windowed = options.window is not None
+        return replace(cls.capabilities, time=1.0, state=0.0) if windowed else cls.capabilities
 
     @property
     def window(self) -> int | None:
@@ -78,9 +75,13 @@ class SinkLogit(WindowAttention):
 
     def _softmax(self, scores: Tensor, visible: Tensor) -> Tensor:
         """Softmax over the visible scores and the logit; a row that sees no key is 0."""
-        logit = self.logit.to(scores.dtype)[:, None, None].expand(*scores.shape[:-1], 1)
+        logit = self._finite_logit(scores.dtype)[:, None, None].expand(*scores.shape[:-1], 1)
         real = visible.expand(*visible.shape[:-1], scores.shape[-1])
         return masked_softmax(torch.cat([logit, scores], -1), F.pad(real, (1, 0), value=True))[..., 1:] * visible
+
+    def _finite_logit(self, dtype: torch.dtype) -> Tensor:
+        """At -inf it would make a row that sees no key NaN."""
+        return self.logit.to(dtype).clamp(min=torch.finfo(dtype).min)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: ScoreBias | None, x: Tensor | None) -> Tensor:
         n_queries, n_keys, value_dim = q.shape[2], k.shape[2], v.shape[3]
@@ -119,7 +120,7 @@ class SinkLogit(WindowAttention):
     def _attend_flex(self, q, k, v, mask: Mask, bias: ScoreBias | None, key_positions: Tensor | None) -> Tensor:
         out, total = self.by_flex(q, k, v, mask, bias, key_positions=key_positions, lse=True)
         assert total is not None
-        share = torch.sigmoid(total - self.logit.to(total.dtype)[:, None])  # of the keys, what the logit leaves
+        share = torch.sigmoid(total - self._finite_logit(total.dtype)[:, None])  # of the keys, what the logit leaves
         return out * share[..., None].to(out.dtype)
 
     def _attend_newest(self, q: Tensor, cache: RingCache, mask: Mask, bias: ScoreBias | None) -> Tensor:

@@ -12,15 +12,18 @@ from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.nn.attention.flex_attention import AuxRequest, BlockMask, create_block_mask, flex_attention
 
 from attnzoo.capabilities import Capabilities, Request
 from attnzoo.contract import ScoreBias
 from attnzoo.masks import Mask
 from attnzoo.masks.translate import flex_mask_mod
+
+if TYPE_CHECKING:  # it loads half of the compiler, and every backend is loaded for `attnzoo list`
+    from torch.nn.attention.flex_attention import BlockMask
 
 LARGE = 2**28  # entries of a Tq x Tk matrix
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -50,7 +53,7 @@ def refusals(request: Request) -> list[str]:
 
 def declared(own: Capabilities, compiled: bool) -> Capabilities:
     """What a rule can honour where FlexAttention computes it; eager costs the whole matrix."""
-    time, memory = (own.time, own.memory) if compiled else (max(own.time, 2.0), 2.0)
+    time, memory = (own.time, own.memory) if compiled else (2.0, 2.0)
     dtypes = tuple(dtype for dtype in own.dtypes if dtype in DTYPES)
     return replace(
         own, dropout=False, dtypes=dtypes, training_devices=("cuda",), bitwise_prefix=False, time=time, memory=memory
@@ -82,6 +85,8 @@ def flex_softmax(
         (B, H, Tq, Dv), log Σ exp of the scores (B, H, Tq) in float32 if ``lse`` (torch compiles none on a CPU), and
         flex/compiled or flex/eager.
     """
+    from torch.nn.attention.flex_attention import AuxRequest, flex_attention
+
     block_mask = _block_mask(mask, q, k.shape[2], pattern, key_positions)
     score_mod = _score_mod(bias, change, k.shape[2] - q.shape[2], key_positions)
     run = _compiled() if compiled else flex_attention
@@ -97,6 +102,8 @@ def flex_softmax(
 
 @cache
 def _compiled():
+    from torch.nn.attention.flex_attention import flex_attention
+
     # whole, or torch would go back to eager in silence once it has made 8 graphs
     return torch.compile(flex_attention, dynamic=True, fullgraph=True)
 
@@ -116,6 +123,8 @@ def _block_mask(
     if mask.static and key_positions is None and not torch.compiler.is_compiling():
         fields = (mask.causal, mask.window, mask.sinks, mask.prefix)
         return static_block_mask(fields, n_queries, n_keys, q.device, pattern)
+    from torch.nn.attention.flex_attention import create_block_mask
+
     mod = flex_mask_mod(mask, n_queries, n_keys, None if pattern is None else pattern.visible, key_positions)
     return create_block_mask(mod, None if mask.static else batch, None, n_queries, n_keys, device=q.device)
 
@@ -128,6 +137,8 @@ def static_block_mask(
 
     Uncompiled, torch builds it from a Tq x Tk matrix; compiling takes seconds, which pays for large ones only.
     """
+    from torch.nn.attention.flex_attention import create_block_mask
+
     large = device.type == "cuda" and n_queries * n_keys > LARGE
     make = _compiled_block_mask() if large else create_block_mask
     mod = flex_mask_mod(Mask(*fields), n_queries, n_keys, None if pattern is None else pattern.visible)
@@ -137,6 +148,8 @@ def static_block_mask(
 
 @cache
 def _compiled_block_mask():
+    from torch.nn.attention.flex_attention import create_block_mask
+
     return torch.compile(create_block_mask)
 
 

@@ -25,8 +25,13 @@ class WithLibraries(Attention):
 
     @classmethod
     def declared(cls, options: Options, device: str = "cpu") -> Capabilities:
-        library = cls._library(options)
-        return cls.capabilities if library is None else library.declared(cls.capabilities, device == "cuda")
+        library, own = cls._library(options), cls.own(options)
+        return own if library is None else library.declared(own, device == "cuda")
+
+    @classmethod
+    def own(cls, options: Options) -> Capabilities:
+        """``capabilities`` with these options where no library computes them; a class whose costs depend on them overrides it."""
+        return cls.capabilities
 
     @classmethod
     def refusals(cls, request: Request) -> Iterable[str]:

@@ -15,6 +15,7 @@ def test_marks_a_function_as_torch_does():
 
 
 def test_loading_the_backends_does_not_load_the_compiler():
-    code = "import sys; from attnzoo import registry; registry.load(); print('torch._dynamo' in sys.modules)"
+    slow = {"torch._dynamo", "torch.nn.attention.flex_attention", "sympy", "transformers"}
+    code = f"import sys; from attnzoo import registry; registry.load(); print(*sorted({slow} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
+    assert done.stdout.split() == []

@@ -11,9 +11,10 @@ from attnzoo.kernels.flex import static_block_mask
 from attnzoo.masks.translate import flex_mask_mod
 from attnzoo.positions import AlibiBias
 
-BACKENDS = {
+BACKENDS = {  # the first word is the name
     "sliding_window": {"window": 3}, "streaming": {"window": 3, "sinks": 2}, "dilated_window": {"window": 2, "dilation": 3},
     "chunked_local": {"chunk": 4}, "block_sparse": {"block": 2}, "softcap": {"cap": 0.5}, "sink_logit": {"init": 0.3},
+    "sink_logit windowed": {"init": 0.3, "window": 3}, "sink_logit closed": {"init": -torch.inf},
 }  # fmt: skip
 T = 13
 DOCUMENTS = torch.tensor([[0] * 4 + [1] * 9, [2] * 13])
@@ -26,7 +27,7 @@ def qkv():
 
 
 def built(name: str):
-    return attnzoo.build(name, n_heads=4, n_kv_heads=2, head_dim=8, kernel="flex", **BACKENDS[name])
+    return attnzoo.build(name.split()[0], n_heads=4, n_kv_heads=2, head_dim=8, kernel="flex", **BACKENDS[name])
 
 
 @pytest.mark.parametrize("name", BACKENDS)
@@ -55,6 +56,7 @@ def test_it_goes_on_from_a_cache(name):
 
 @pytest.mark.parametrize("name", BACKENDS)
 def test_training_on_a_cpu_is_refused(name):
+    name = name.split()[0]
     assert attnzoo.why_not(name, kernel="flex", training=False) == []
     assert "no backward on cpu" in attnzoo.why_not(name, kernel="flex")[0]
     assert "cannot drop" in attnzoo.why_not(name, kernel="flex", dropout=0.1)[0]
