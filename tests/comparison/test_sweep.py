@@ -135,11 +135,13 @@ def test_another_sweep_does_not_go_into_the_same_folder(swept, change, reason):
 
 
 def test_rates_that_no_record_keeps_make_rows_of_their_own_whatever_the_order():
-    plan = [{"attention": "sdpa", "status": "ok", "seed": s, "swept": {"lr": lr}} for s in (0, 1) for lr in ("1", "2")]
-    rows = summarise(plan).rows
-    assert [(row.label, [record["seed"] for record in row.records]) for row in rows] == [
-        ("sdpa (lr=1)", [0, 1]),
-        ("sdpa (lr=2)", [0, 1]),
+    cells = [("1", 0), ("2", 0), ("2", 1), ("1", 1)]
+    rows = summarise(
+        [{"attention": "sdpa", "status": "ok", "seed": seed, "swept": {"lr": lr}} for lr, seed in cells]
+    ).rows
+    assert [(row.label, [record["swept"]["lr"] for record in row.records]) for row in rows] == [
+        ("sdpa (lr=1)", ["1", "1"]),
+        ("sdpa (lr=2)", ["2", "2"]),
     ]
 
 
