@@ -9,7 +9,7 @@ from typing import Any
 
 from attnzoo import groups
 from attnzoo.composition import compose_plain, parse_overrides
-from attnzoo.errors import AttnzooError, RequestError, unknown
+from attnzoo.errors import AttnzooError, RequestError, unknown, unknown_backend
 from attnzoo.measure.record import config_hash
 from attnzoo.model.config import hybrid_name, hybrid_parts, named, parameter_number, pattern_entries
 from attnzoo.settings import plain, read
@@ -104,7 +104,7 @@ def _override_faults(kind: str, override: Any, folders: Sequence[Path]) -> list[
     if override.package is not None or override.is_delete():
         return [f"{text!r} is not KEY=VALUE"]
     if override.is_sweep_override():
-        return [f"{text} names several values: attnzoo sweep runs every combination"]
+        return [_several(kind, override)]
     value = plain(override.value())
     if key in groups.GROUPS and not isinstance(value, dict):
         free = text == "experiment=null" or value in groups.choices(key, folders)
@@ -117,9 +117,26 @@ def _override_faults(kind: str, override: Any, folders: Sequence[Path]) -> list[
         return [groups.unknown_key(key, cls)]
     if isinstance(value, str) and "${" in value:
         return []  # checked once it is resolved
+    return read(cls, _nested(key, value))[1]
+
+
+def _nested(key: str, value: Any) -> Any:
+    """{'a': {'b': value}} for 'a.b'."""
     for name in reversed(key.split(".")):
         value = {name: value}
-    return read(cls, value)[1]
+    return value
+
+
+def _several(kind: str, override: Any) -> str:
+    """KEY=A,B where one run is asked for: the list that was meant, or the command that runs one after another."""
+    key, _, values = override.input_line.lstrip("+").partition("=")
+    if not read(groups.SCHEMAS[kind], _nested(key, override.value().list if override.is_choice_sweep() else ""))[1]:
+        remedy = f"a list is written {key}=[{values}]"
+    elif kind == "compare" and (plural := {"attention": "backends", "seed": "seeds"}.get(key)):
+        remedy = f"attnzoo compare takes {plural}=[{values}]"
+    else:
+        remedy = "attnzoo sweep runs every combination"
+    return f"{override.input_line} names several values: {remedy}"
 
 
 def _forced(override: Any) -> str:
@@ -143,7 +160,7 @@ def _fill_options(cfg: RunConfig, load_backends: bool) -> list[str]:
                 given = cfg.options.get(name, {})
                 found += _option_faults(name, given, load_backends, f"options.{name}")[1]
         asked += members
-    found += [unknown("backend", name, known) for name in dict.fromkeys(asked) if name not in known]
+    found += [unknown_backend(name, known) for name in dict.fromkeys(asked) if name not in known]
     match = cfg.model.match_parameters
     if match is not None and match not in known and parameter_number(match) is None:
         found.append(

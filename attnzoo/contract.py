@@ -20,7 +20,7 @@ from attnzoo.capabilities import Capabilities, Options, Request
 from attnzoo.capabilities import Options as AnyOptions
 from attnzoo.errors import Refused, RequestError
 from attnzoo.masks import Mask
-from attnzoo.validate import check_extension, check_tensors
+from attnzoo.validate import check_extension, check_mask, check_tensors
 
 __all__ = [
     "Attention",
@@ -169,7 +169,7 @@ class Attention(nn.Module):
             Refused: the backend cannot honour part of the request.
         """
         check_tensors(self, q, k, v, x)
-        mask.check_lengths(k.shape[2], q.shape[0])
+        check_mask(mask, k.shape[2], q.shape[0])
         self._check_request(q, k, v, mask, bias)
         return self.attend(q, k, v, mask, bias, x)
 
@@ -201,7 +201,7 @@ class Attention(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """`reference` with gradients: what the gradient checks differentiate."""
         check_tensors(self, q, k, v, x)
-        mask.check_lengths(k.shape[2], q.shape[0])
+        check_mask(mask, k.shape[2], q.shape[0])
         return self._written_out(q, k, v, mask, bias, x, torch.float64)
 
     def new_cache(

@@ -54,3 +54,13 @@ def unknown(kind: str, word: str, choices: Iterable[str]) -> str:
     near = nearest(word, names)
     hint = f" did you mean {near!r}?" if near else ""
     return f"unknown {kind} {word!r};{hint} valid: {', '.join(names)}"
+
+
+def unknown_backend(word: str, choices: Iterable[str]) -> str:
+    """The same of a backend; where a file was named, what reads files and what does not."""
+    if ".py" not in word:
+        return unknown("backend", word, choices)
+    return (
+        f"unknown backend {word!r}: check and leak alone read FILE.py:NAME; all else takes what a package has registered "
+        "(entry point attnzoo.backends)"
+    )

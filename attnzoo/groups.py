@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from attnzoo.errors import RequestError, nearest, unknown
+from attnzoo.errors import RequestError, nearest, unknown, unknown_backend
 from attnzoo.training.config import CompareConfig, RunConfig, SweepConfig
 
 SCHEMAS: dict[str, type[RunConfig]] = {"train": RunConfig, "compare": CompareConfig, "sweep": SweepConfig}
@@ -99,4 +99,5 @@ def unknown_key(key: str, cls: type[RunConfig]) -> str:
 
 def unknown_choice(group: str, word: str, folders: Sequence[Path] = ()) -> str:
     """One line for a choice that does not exist in a group."""
-    return unknown("backend" if group == "attention" else group, word, choices(group, folders))
+    known = choices(group, folders)
+    return unknown_backend(word, known) if group == "attention" else unknown(group, word, known)

@@ -17,7 +17,7 @@ import torch
 
 from attnzoo.capabilities import Capabilities, Options, Request
 from attnzoo.contract import Attention
-from attnzoo.errors import Refused, RequestError, unknown
+from attnzoo.errors import Refused, RequestError, unknown, unknown_backend
 from attnzoo.masks import Mask
 
 GROUP = "attnzoo.backends"
@@ -86,7 +86,7 @@ def get(name: str) -> type[Attention]:
     if name in _broken:
         plugin = _broken[name]
         raise RequestError(f"backend {name!r} of {plugin.distribution} failed to import: {plugin.error}")
-    raise RequestError(unknown("backend", name, _classes))
+    raise RequestError(unknown_backend(name, _classes))
 
 
 def parse_options(name: str, options: dict[str, Any]) -> Options:

@@ -14,6 +14,16 @@ if TYPE_CHECKING:
     from attnzoo.contract import Attention
 
 
+def check_mask(mask: Mask, n_keys: int, batch: int) -> None:
+    """Raise `RequestError` if this is no `Mask` (a tensor, as other libraries take), or does not fit the lengths."""
+    if not isinstance(mask, Mask):
+        fields = "window, sinks, prefix, key_padding, documents, causal"
+        raise RequestError(
+            f"mask is a {type(mask).__name__}, expected attnzoo.Mask", [f"its fields say who may see whom: {fields}"]
+        )
+    mask.check_lengths(n_keys, batch)
+
+
 def check_tensors(attn: Attention, q: Tensor, k: Tensor, v: Tensor, x: Tensor | None) -> None:
     """Raise `RequestError` with every reason why q, k, v and x do not fit this attention."""
     if q.dim() != 4 or k.dim() != 4 or v.dim() != 4:
@@ -70,7 +80,7 @@ def check_extension(q: Tensor, k: Tensor, v: Tensor, cache: Any, mask: Mask) -> 
         )
     if why:
         raise RequestError("these tokens cannot be added to the cache", why)
-    mask.check_lengths(cache.length + new, q.shape[0])
+    check_mask(mask, cache.length + new, q.shape[0])
     if not mask.causal or cache.length < mask.prefix > cache.length + new or 0 < cache.length < mask.prefix:
         raise Refused(
             "decoding needs a causal mask, and a prefix must arrive whole in the first call: "

@@ -283,6 +283,7 @@ def test_show_draws_a_backend_with_options(tmp_path: Path, capsys: pytest.Captur
     assert "\033" not in out
     assert "│█▄  │" in out
     assert "│ ▀█▄│" in out
+    assert out.endswith(f"picture: {tmp_path / 'a.svg'}\n")
     assert (tmp_path / "a.svg").read_text().startswith("<svg")
     pytest.importorskip("resvg_py")
     assert cli.main([*words, "--out", str(tmp_path / "a.png")]) == 0

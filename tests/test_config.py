@@ -172,6 +172,8 @@ WRONG = [
     (["model.attention_dropout=-0.1"], "model.attention_dropout=-0.1: must be at least 0 and below 1"),
     (["seed=-1"], "seed=-1: must be between 0 and"),
     (["seed=0,1"], "seed=0,1 names several values: attnzoo sweep"),
+    (["data.paths=a.txt,b.txt"], "a list is written data.paths=[a.txt,b.txt]"),
+    (["attention=mine.py:Mine"], "check and leak alone read FILE.py:NAME"),
     (["task=recall", "task.n_tokens=4"], "task.n_tokens=4: recall needs at least 8"),
     (["probe=recall", "probe.n_heads=3"], "probe.n_heads=3 does not divide probe.d_model="),
     (["data=files"], "data.paths"),
@@ -286,8 +288,23 @@ def test_a_file_that_does_not_fit_is_refused(tmp_path: Path, text: str, says: st
     assert says in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("backends=sdpa,linear", "a list is written backends=[sdpa,linear]"),
+        ("seeds=0,1", "a list is written seeds=[0,1]"),
+        ("attention=sdpa,linear", "attnzoo compare takes backends=[sdpa,linear]"),
+        ("seed=0,1", "attnzoo compare takes seeds=[0,1]"),
+        ("model.n_layers=2,4", "attnzoo sweep runs every combination"),
+    ],
+)
+def test_a_comparison_given_several_values_names_the_list(given: str, says: str) -> None:
+    (fault,) = faults("compare", *(["backends=[sdpa]"] if "backends" not in given else []), given)
+    assert fault.endswith(says)
+
+
 def test_a_missing_run_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="is no run folder"):
+    with pytest.raises(RequestError, match="nowhere: no such folder"):
         load_config(tmp_path / "nowhere")
 
 

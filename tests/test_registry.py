@@ -146,3 +146,11 @@ def test_why_not_agrees_with_what_happens():
                         attn(q, k, k, mask, x=x)
                 else:
                     assert attn(q, k, k, mask, x=x).shape == q.shape
+
+
+@pytest.mark.parametrize("mask", [torch.ones(3, 3, dtype=torch.bool), "causal", None])
+def test_a_mask_of_another_library_is_named(mask):
+    attn, q = attnzoo.build("sdpa", n_heads=2, head_dim=8), torch.randn(1, 2, 3, 8)
+    for call in (lambda: attn(q, q, q, mask), lambda: attn.reference(q, q, q, mask)):
+        with pytest.raises(RequestError, match=r"expected attnzoo\.Mask"):
+            call()

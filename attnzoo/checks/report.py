@@ -121,7 +121,14 @@ class CheckReport:
         )
         lines = [f"{self.subject} on {self.device}: {verdict} ({counts or 'no case'}; {self.seconds:.1f} s)"]
         lines += [f"  - {reason}" for reason in self.refused]
-        lines += [str(r) for r in self.failures]
+        alike: dict[tuple[str, str], list[Result]] = {}
+        for failure in self.failures:  # an error of the subject's own code would fill screens, once a check
+            raised = failure.detail.startswith("raised in")
+            alike.setdefault((failure.actual, failure.detail if raised else str(failure)), []).append(failure)
+        for first, *others in alike.values():
+            lines.append(str(first))
+            if others:
+                lines.append(f"FAILED in the same way: {', '.join(dict.fromkeys(r.check for r in others))}")
         skips = Counter((r.check, r.detail) for r in self.results if r.skipped and not self.refused)
         lines += [f"  skipped {check} ({n}): {why}" for (check, why), n in skips.items()]
         return "\n".join(lines)

@@ -17,7 +17,7 @@ from typing import Any
 
 from attnzoo import groups
 from attnzoo.commands import add_device, add_json, names_and_options, print_json
-from attnzoo.errors import RequestError, unknown
+from attnzoo.errors import RequestError, unknown_backend
 from attnzoo.files import read_json, write_json_atomic, write_text_atomic
 
 PEERS = "peers"
@@ -122,7 +122,7 @@ def _checked(arguments: Namespace) -> tuple[list[str], dict[str, dict[str, Any]]
     """The named backends, their options, and the lengths; every fault of the request in one error."""
     known = groups.backend_names()
     names, options, faults = names_and_options(arguments.names)
-    faults += [unknown("backend", name, known) for name in names if name not in known]
+    faults += [unknown_backend(name, known) for name in names if name not in known]
     words = arguments.lengths.split(",")
     faults += [f"--lengths: {word!r} is no length" for word in words if not (word.isdigit() and int(word))]
     for name in SIZES:

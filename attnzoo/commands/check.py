@@ -18,7 +18,7 @@ from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any
 
 from attnzoo.commands import add_device, add_json, check_saved, names_and_options, print_json
-from attnzoo.errors import RequestError, unknown
+from attnzoo.errors import RequestError, unknown_backend
 
 if TYPE_CHECKING:
     from attnzoo.checks import CheckReport
@@ -62,7 +62,7 @@ def run(arguments: Namespace) -> int:
     broken = {plugin.name for plugin in registry.broken_plugins()}
     faults = wrong + [f"options of {name}, which is not checked" for name in options if name not in names]
     faults += [
-        unknown("backend", name, registry.list_backends())
+        unknown_backend(name, registry.list_backends())
         for name in names
         if ":" not in name and name not in {*registry.list_backends(), *broken}
     ]

@@ -16,7 +16,7 @@ import yaml
 from attnzoo import groups
 from attnzoo.commands import add_json, check_saved, print_json
 from attnzoo.data.sources import installed
-from attnzoo.errors import RequestError, unknown
+from attnzoo.errors import RequestError, unknown_backend
 from attnzoo.files import write_bytes_atomic, write_text_atomic
 from attnzoo.report.png import MISSING
 
@@ -44,6 +44,8 @@ def run(arguments: Namespace) -> int:
     shown = _run_shown(arguments) if is_run else _backend_shown(arguments, options)
     if arguments.json:
         print_json(shown)
+    elif arguments.out:
+        print(f"picture: {arguments.out}")
     return 0
 
 
@@ -93,7 +95,7 @@ def _checked(arguments: Namespace, is_run: bool) -> dict[str, Any]:
     """The options; every fault of the request in one error."""
     faults = []
     if is_run and not Path(arguments.name).exists():
-        faults.append(f"{unknown('backend', arguments.name, groups.backend_names())}; and there is no such folder")
+        faults.append(f"{unknown_backend(arguments.name, groups.backend_names())}; and there is no such folder")
     pairs = [word.removeprefix("attention.").partition("=") for word in arguments.settings]
     faults += [
         f"{word!r} is not KEY=VALUE" for word, pair in zip(arguments.settings, pairs, strict=True) if not pair[1]

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from attnzoo import registry
-from attnzoo.errors import RequestError, unknown
+from attnzoo.errors import RequestError, unknown, unknown_backend
 from attnzoo.measure.bench_row import Key, Setting, Work, machine, row_of
 from attnzoo.measure.latency import Timing, take_turns
 from attnzoo.measure.malloc import keep_freed_memory
@@ -201,7 +201,7 @@ def _check(names, level: str, ops, lengths, batch_size: int, rounds: int, second
         unknown(f"work of the level {level}", op, OPS[level]) for op in ops if level in OPS and op not in OPS[level]
     ]
     faults += [f"options for {name}, which is not measured" for name in options if name not in names]
-    faults += [unknown("backend", name, known) for name in names if name not in known]
+    faults += [unknown_backend(name, known) for name in names if name not in known]
     faults += [] if names else ["no backend was named"]
     faults += [f"length {n}: at least 1" for n in lengths if n < 1] or ([] if lengths else ["no length was given"])
     faults += [f"{what}={n}: at least 1" for what, n in (("batch_size", batch_size), ("rounds", rounds)) if n < 1]

@@ -90,7 +90,9 @@ def _facts(found: Found) -> list[tuple[str, str]]:
     machine = distinct((each("environment.cpu"), each("environment.device"), each("environment.gpu")))
     facts = {
         "when": " to ".join(str(time)[:16].replace("T", " ") for time in when if time),
-        "machine": " · ".join([*machine, *(f"{n} threads" for n in distinct([each("environment.threads")]))]),
+        "machine": " · ".join(
+            [*machine, *(f"{n} thread{'' if n == '1' else 's'}" for n in distinct([each("environment.threads")]))]
+        ),
         "precision": each("environment.precision"),
         "commit": ", ".join(commits) + (" with uncommitted changes" if dirty else ""),
         "seeds": each("seed"),

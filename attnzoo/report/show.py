@@ -48,7 +48,7 @@ def notes(shown: Mapping[str, Any], pooling: int = 1) -> list[str]:
     """What a reader has to know about the picture."""
     weights = [weight for row in shown["weights"] for weight in row if weight]
     negative = sum(weight < 0 for weight in weights)
-    lines = ["rows are queries, columns keys; equal symbols share one code as query and key"]
+    lines = ["rows are queries, columns keys; each token is one of a few symbols; queries and keys of one symbol match"]
     if shown["cut"]:
         cut = ", ".join(f"{key} (default {value})" for key, value in shown["cut"].items())
         lines.append(f"cut down to fit: {cut}")

@@ -184,7 +184,8 @@ def load_config(path: str | Path) -> RunConfig:
     try:
         values = yaml.safe_load(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise RequestError(f"{path} is no run folder: {file} is missing") from None
+        gone = "no such folder" if file == path else f"no run folder: {file} is missing"
+        raise RequestError(f"{path}: {gone}") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise RequestError(f"{file} cannot be read: {' '.join(str(error).split())}") from error
     if not isinstance(values, Mapping):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -33,6 +34,7 @@ from attnzoo.training.validation import faults, machine_faults
 from attnzoo.training.wandb_run import WandbRun
 
 CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
+DOING = {"probe": "the probe task", "leak": "leak tests", "cost": "conformance, then time and memory"}
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
@@ -115,22 +117,24 @@ def stages(run: Run) -> None:
     if run.task.tokenizer is not None:
         record.quality.sample = sample(run.model, run.task, seed=cfg.seed)
     if cfg.probe.enabled:
-        with stage(record, "probe"):
+        with stage(record, "probe", aloud=cfg.trainer.progress):
             probed = run_probe(cfg, run.device, run.precision)
         record.quality.update(merged_tasks(record.quality, probed))
     if cfg.measure.leak:
-        with stage(record, "leak"):
+        with stage(record, "leak", aloud=cfg.trainer.progress):
             record.leak = leaks(run.model, run.task, cfg, run.device, run.precision)
     if cfg.measure.enabled:
-        with stage(record, "cost"):
+        with stage(record, "cost", aloud=cfg.trainer.progress):
             record.correct = correctness(cfg, run.device)
             record.cost = costs(run.model, run.task, cfg, run.device, run.precision)
 
 
 @contextmanager
-def stage(record: Record, name: str) -> Iterator[None]:
-    """Note in the record's environment how many seconds this took."""
+def stage(record: Record, name: str, aloud: bool = False) -> Iterator[None]:
+    """Note in the record's environment how many seconds this took; ``aloud`` also says on standard error what begins."""
     started = time.monotonic()
+    if aloud:
+        print(f"{record.attention}: {DOING[name]}", file=sys.stderr, flush=True)
     try:
         yield
     finally:

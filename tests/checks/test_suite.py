@@ -14,6 +14,7 @@ from attnzoo.checks.cases import Case, MaskPlan
 from attnzoo.checks.compare import Failed, InPrecision, expect_close
 from attnzoo.checks.decoding import compositions
 from attnzoo.checks.layout import poisoned_memory
+from attnzoo.checks.report import FAILED, CheckReport, Result
 from attnzoo.errors import RequestError
 
 
@@ -193,3 +194,14 @@ def test_checks_run_side_by_side_keep_their_order(capsys, monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     assert main(["check", "sdpa", "exact", "--only", "state_growth", "--json"]) == 0
     assert [r["subject"] for r in json.loads(capsys.readouterr().out)] == ["sdpa", "exact"]
+
+
+def test_an_error_of_the_subjects_own_code_is_shown_once():
+    raised = [
+        Result(name, "B=1", FAILED, actual="NameError: x", detail="raised in a.py:1 f") for name in ("a", "b", "b")
+    ]
+    wrong = [Result(name, "B=1", FAILED, actual="0.5", detail="error 0.5") for name in ("c", "d")]
+    text = str(CheckReport("mine", "cpu", ("float32",), True, [*raised, *wrong]))
+    assert text.count("NameError") == 1
+    assert "FAILED in the same way: b\n" in text
+    assert text.count("error 0.5") == 2

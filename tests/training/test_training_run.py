@@ -262,3 +262,12 @@ def test_training_alone_loads_no_wandb():
     code = "import sys, attnzoo.training.run; print({'wandb', 'hydra', 'matplotlib', 'datasets'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+@pytest.mark.parametrize("aloud", [True, False])
+def test_a_stage_says_what_begins_where_asked_to(aloud, capfd):
+    record = Record(attention="sdpa", environment={})
+    with run_module.stage(record, "leak", aloud=aloud):
+        pass
+    assert capfd.readouterr() == ("", "sdpa: leak tests\n" if aloud else "")
+    assert "leak" in record.environment["stage_seconds"]
