@@ -6,9 +6,11 @@ for more, its stdout and its stderr. See `attnzoo.processes`, which starts this.
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib
 import json
+import logging
 import os
 import selectors
 import signal
@@ -117,14 +119,22 @@ def _become(request: dict[str, Any], line: int, server: int, out: int, err: int)
         os.dup2(fd, place)
         os.close(fd)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
-        finalizer.detach()  # what was made before the fork (W&B makes a folder) is the server's to remove
+    _leave_to_the_server()
     os.environ["ATTNZOO_PARENT"] = str(os.getppid())
     if (threads := request["threads"]) is not None:
         os.environ["OMP_NUM_THREADS"] = str(threads)
         if torch := sys.modules.get("torch"):
             torch.set_num_threads(threads)
     return request
+
+
+def _leave_to_the_server() -> None:
+    """What was made before the fork (W&B makes a folder, and removes it twice over) goes when the server ends."""
+    for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
+        finalizer.detach()
+    atexit._clear()
+    atexit.register(logging.shutdown)
+    weakref.finalize._registered_with_atexit = False  # type: ignore[attr-defined]  # so that a new one is
 
 
 def work(request: dict[str, Any]) -> int | None:

@@ -10,6 +10,7 @@ import os
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 from attnzoo.report.records import Found, dig, find_records
 from attnzoo.report.rows import summarise
@@ -47,19 +48,22 @@ def where(found: Found, shown: str) -> str:
     record = next(r for r in found.records if r["status"] == "ok")
     environment, quality = record["environment"], record["quality"]
     seeds = sorted({r["seed"] for r in found.records})
-    text = dig(found.plan, "config.data.name", "the text").replace(
-        "moby_dick", "*Moby-Dick* (single bytes alone: 4.56 bits)"
-    )
-    symbols = dig(found.plan, "config.probe.task.n_symbols")
+    text = str(setting(found, "data.name")).replace("moby_dick", "*Moby-Dick* (single bytes alone: 4.56 bits)")
+    symbols = setting(found, "probe.task.n_symbols")
     chance = f"; recall is accuracy on periodic recall (chance {1 / symbols:.2f})" if symbols else ""
     return (
         f"Measured on {environment['cpu']}, {environment['threads']} of {environment['cores']} threads a cell while training "
         f"and all for the timings, {environment['precision']}, torch {dig(environment, 'torch')}, "
         f"commit {str(environment['git_commit'])[:7]}: {quality['tokens_seen']:,} tokens of {text}, "
-        f"seed {', '.join(map(str, seeds))}. Bits per byte of the whole validation split{chance}. `step` is the train step "
-        f"over that of `{dig(found.plan, 'config.baseline')}` in the same rounds with its 95 % interval. "
+        f"seed {', '.join(map(str, seeds))}. Bits per byte of the whole validation split{chance}. `step ×` is the ratio of "
+        f"train steps in the same rounds with its 95 % interval. "
         f"Records: [{shown}]({shown}); made by `{found.plan.get('command', 'unknown')}`."
     )
+
+
+def setting(found: Found, key: str) -> Any:
+    """What all cells have in common there; records before sweeps keep it nested."""
+    return found.plan.get("common", {}).get(key, dig(found.plan, f"config.{key}"))
 
 
 def rewritten(page: str, name: str) -> str:

@@ -18,10 +18,11 @@ from attnzoo.errors import AttnzooError
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux only")
 
 WORK = """
-import os, signal, sys, tempfile, time
+import atexit, os, signal, sys, tempfile, time
 from pathlib import Path
 
-FOLDER = tempfile.TemporaryDirectory()
+FOLDER = tempfile.TemporaryDirectory()  # removed by its finalizer and, as W&B does, by atexit
+atexit.register(FOLDER.cleanup)
 LOADED_BY = os.getpid()
 
 def main(what, *words):
@@ -34,6 +35,11 @@ def say(*words):
 def status(n): return int(n)
 def die(): os.kill(os.getpid(), signal.SIGKILL)
 def folder(): print(Path(FOLDER.name).is_dir())
+
+def own_folder():
+    globals()["OWN"] = tempfile.TemporaryDirectory()
+    print(OWN.name)
+
 def threads(): print(os.environ.get("OMP_NUM_THREADS"))
 
 def sleep(file):
@@ -126,6 +132,11 @@ def test_a_forked_process_has_what_was_loaded_and_is_another(work):
 def test_what_was_made_at_loading_outlives_the_first_child(work):
     with processes.preloaded("work"):
         assert [run(work, "folder")[1] for _ in range(2)] == ["True\n", "True\n"]
+
+
+def test_what_a_child_makes_goes_with_it(work):
+    with processes.preloaded("work"):
+        assert not Path(run(work, "own_folder")[1].strip()).exists()
 
 
 def test_a_forked_process_may_ask_for_more(work):
