@@ -108,6 +108,15 @@ def test_threads_are_the_process_own(either, monkeypatch):
     assert run(either, "threads", threads=2)[1] != "2\n"
 
 
+@pytest.fixture
+def heeds_ctrl_c():
+    """A background job of a script ignores Ctrl-C, and so would the processes it starts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heeds_ctrl_c")
 def test_ctrl_c_and_kill(either):
     for stop, status, said in ((signal.SIGINT, 130, "interrupted\n"), (signal.SIGKILL, -signal.SIGKILL, "")):
         (either / "started").unlink(missing_ok=True)

@@ -31,7 +31,7 @@ def verify(
         return Result(check, str(case), SKIPPED, detail=f"{subject.name} declares no backward on {subject.device}")
     why = subject.reasons(case, training)
     if why:
-        return _expect_refusal(subject, check, case, why)
+        return _expect_refusal(subject, check, case, why, training)
     failure = _attempt(subject, case, prop)
     if isinstance(failure, Skip):
         return Result(check, str(case), SKIPPED, detail=str(failure))
@@ -70,13 +70,13 @@ def _smallest(subject: Subject, case: Case, prop: Property, failure: Failed, tra
     return case, failure
 
 
-def _expect_refusal(subject: Subject, check: str, case: Case, why: list[str]) -> Result:
-    """What is not declared must be refused when asked for, not only on paper."""
+def _expect_refusal(subject: Subject, check: str, case: Case, why: list[str], training: bool) -> Result:
+    """What is not declared must be refused when asked for, not only on paper; ``training``: while gradients are recorded."""
     expected = f"Refused: {'; '.join(why)}"
     try:
-        module = subject.build(case)
-        with torch.no_grad():
-            module(*subject.inputs(case))
+        module, inputs = subject.build(case), subject.inputs(case)
+        with torch.set_grad_enabled(training):
+            module(*(inputs.leaves() if training else inputs))
     except RequestError:
         return Result(check, str(case), REFUSED, detail="; ".join(why))
     except Exception as error:  # as above: not a refusal
