@@ -102,5 +102,5 @@ def _why(status: int, log: Path) -> str:
         return "killed (SIGKILL): on Linux most often the answer to a machine out of memory"
     if status < 0:
         return f"ended by {signal.Signals(-status).name}"
-    last = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    return f"exit status {status}: {last[-1] if last else 'it said nothing'} (see {log})"
+    with open(log, "rb") as said:
+        return f"exit status {status}: {processes.last_line(said) or 'it said nothing'} (see {log})"

@@ -15,8 +15,8 @@ import torch
 from attnzoo import processes
 from attnzoo.measure.bench import maker
 from attnzoo.measure.bench_row import Setting
+from attnzoo.measure.malloc import return_freed_memory
 from attnzoo.measure.memory import (
-    fix_mmap_threshold,
     in_own_process,
     nothing,
     peak_memory,
@@ -45,7 +45,7 @@ def fresh_peak(
 def main(description: str) -> None:
     """What the process does that `fresh_peak` starts."""
     processes.end_with_parent()
-    fix_mmap_threshold()
+    return_freed_memory()
     print(json.dumps(_measure(json.loads(description))))
 
 

@@ -11,7 +11,6 @@ On CUDA the peak is the caching allocator's, after a reset.
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import json
 import os
@@ -32,6 +31,7 @@ from attnzoo import processes
 from attnzoo.kernels.blocks import static_scores
 from attnzoo.kernels.flex import static_block_mask
 from attnzoo.measure.latency import synchronize
+from attnzoo.measure.malloc import return_freed_memory
 from attnzoo.measure.outcome import outcome
 from attnzoo.measure.step import TrainStep
 from attnzoo.model.build import assemble
@@ -40,7 +40,6 @@ from attnzoo.model.config import AttentionConfig, ModelConfig, PositionsConfig
 if TYPE_CHECKING:
     from attnzoo.training.config import RunConfig
 
-M_MMAP_THRESHOLD = -3  # of glibc's malloc.h
 CPU_METHOD = "running maximum of torch.profiler's memory events"
 CUDA_METHOD = "peak of torch's CUDA allocator after a reset"
 
@@ -136,17 +135,8 @@ def in_own_process(module: str, description: dict[str, Any], timeout: float | No
 def main(description: str) -> None:
     """What the process does that `train_step_memory` starts."""
     processes.end_with_parent()
-    fix_mmap_threshold()
+    return_freed_memory()
     print(json.dumps(_measure(json.loads(description))))
-
-
-def fix_mmap_threshold() -> None:
-    """Give every large tensor pages of its own, which go back to the system with it.
-
-    glibc raises its threshold as it goes, keeps in its heap what large tensors leave, and the process peaks above what it uses.
-    """
-    if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
-        mallopt(M_MMAP_THRESHOLD, 2**20)
 
 
 def _measure(description: dict[str, Any]) -> dict[str, Any]:
