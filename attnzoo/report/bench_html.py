@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from attnzoo.files import write_text_atomic
-from attnzoo.report.bars import HEAD, bar_cells
+from attnzoo.report.bars import HEAD, bar_lines
 from attnzoo.report.columns import MIB, decimals_for, fixed
 from attnzoo.report.groups import clean, distinct
 from attnzoo.report.marks import Series
@@ -55,7 +55,7 @@ def bench_html(bench: Mapping[str, Any]) -> str:
         tables=[(f"{level}: {op}", _lines(group, backends)) for (level, op), group in groups.items()],
         reasons=_reasons(rows),
         growth=_growth(bench.get("growth") or []),
-        bars=(HEAD, bar_cells(bench.get("bars") or [])),
+        bars=(HEAD, bar_lines(bench.get("bars") or [])),
     )
 
 

@@ -7,7 +7,7 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from attnzoo.report.bars import bar_cells, bar_reasons
+from attnzoo.report.bars import bar_lines, bar_reasons
 from attnzoo.report.columns import MIB
 from attnzoo.report.groups import clean
 
@@ -56,15 +56,18 @@ def print_bench(found: Mapping[str, Any], console: Console | None = None) -> Non
 def _print_bars(bars: Sequence[Mapping[str, Any]], console: Console) -> None:
     """The work as a heading, a line a peer below it."""
     last = None
-    for work, ours, mine, other, theirs, ratio, between, bar, verdict in bar_cells(bars):
-        if work != last:
-            console.print(clean(work), highlight=False, markup=False, soft_wrap=True)
-        last = work
-        interval = f" ({between})" if between else ""
-        line = f"  {ours} {mine}, {other} {theirs}: {ratio}{interval}, bar {bar}: {verdict}"
-        console.print(clean(line), highlight=False, markup=False, soft_wrap=True)
-    for line in bar_reasons(bars):
-        console.print(clean(line), highlight=False, markup=False, soft_wrap=True)
+    for bar, line in zip(bars, bar_lines(bars), strict=True):
+        if line.work != last:
+            console.print(clean(line.work), highlight=False, markup=False, soft_wrap=True)
+        last = line.work
+        judged = f"bar {line.bar}: {line.verdict}" if bar["bar"] else line.verdict
+        text = f"  {line.ours}; {line.other}; {line.ratio}, {judged}"
+        console.print(clean(text), highlight=False, markup=False, soft_wrap=True)
+        if line.limit:
+            text = f"    at most {line.at_most} by {line.limit}"
+            console.print(clean(text), highlight=False, markup=False, soft_wrap=True)
+    for reason in bar_reasons(bars):
+        console.print(clean(reason), highlight=False, markup=False, soft_wrap=True)
 
 
 def compile_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:

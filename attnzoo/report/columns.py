@@ -109,6 +109,11 @@ def decimals_for(values: Sequence[float]) -> int:
     return min(max(min(three, tidy), three - 1, 0), 3)
 
 
+def three_digits(value: float) -> str:
+    """Three significant digits, all of the whole ones, and never an exponent: 1370 -> '1,370', 13.26 -> '13.3'."""
+    return fixed(value, decimals_for([value]))
+
+
 def fixed(value: float, decimals: int) -> str:
     """``value`` with ``decimals``; more where it would show as nothing but zeros."""
     if value and abs(value) < 0.5 * 10.0**-decimals:

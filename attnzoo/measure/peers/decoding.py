@@ -13,7 +13,7 @@ from torch import Tensor
 from attnzoo import registry
 from attnzoo.measure.cost import decode_contestant, extend
 from attnzoo.measure.latency import Contestant
-from attnzoo.measure.peers import llama
+from attnzoo.measure.peers import limits, llama
 from attnzoo.measure.peers.race import Bar, Entry, Race
 from attnzoo.measure.peers.sizes import Sizes
 from attnzoo.measure.peers.training import model
@@ -21,11 +21,14 @@ from attnzoo.measure.step import random_tokens
 from attnzoo.model.config import ModelConfig
 from attnzoo.model.lm import CausalLM, ModelCache
 
+LIMIT = "products and softmax alone"
+READING = "reading alone"
+Pair = tuple[Entry, Entry]  # a contestant and its limit, which reads the same cache
 FLAT = 1 / 1.1  # the longest context at least this many times as fast as the shortest: within 10 %
 
 
 def decode_races(sizes: Sizes, seed: int) -> Iterator[Race]:
-    """Greedy generate, ours and Llama's with each of its caches, from one filled cache."""
+    """Greedy generate, ours and Llama's with each of its caches, from one filled cache, which the limits read too."""
     for batch, new in sizes.decode_batches:
         ours = model(replace(sizes.decoder, qk_norm=False), seed)
         tokens = random_tokens(ours, 1, sizes.decode_context + 1).expand(batch, -1)
@@ -34,10 +37,13 @@ def decode_races(sizes: Sizes, seed: int) -> Iterator[Race]:
         entries |= {
             f"Hugging Face, {kind} cache": partial(_llama, ours, kind, cache, tokens, new) for kind in llama.CACHES
         }
-        work = f"generate at context {sizes.decode_context}, batch {batch}"
         peers = tuple(name for name in entries if name != "ours")
+        entries |= {LIMIT: partial(_products, ours, cache, tokens.shape[1], new)}
+        entries |= {READING: partial(limits.reading, limits.weights(ours), _held(cache), new)}
+        work = f"generate at context {sizes.decode_context}, batch {batch}"
+        bars = [Bar(work, "ours", peers, 2.0, limit=LIMIT), Bar(f"{work}, the weights and the cache", READING, peers)]
         shape = _shape(sizes.decoder, batch, sizes.decode_context, sizes.decoder.n_heads)
-        yield Race(work, shape, ("sdpa",), entries, [Bar(work, "ours", peers, 2.0)])
+        yield Race(work, shape, ("sdpa",), entries, bars)
 
 
 def flat_races(sizes: Sizes, seed: int) -> Iterator[Race]:
@@ -58,39 +64,49 @@ def grouped_races(sizes: Sizes, seed: int) -> Iterator[Race]:
     cfg, context = sizes.flat_model, sizes.grouped_context
     few, many = max(cfg.n_heads // 8, 1), cfg.n_heads
     models = {g: model(replace(cfg, n_kv_heads=g), seed, "gqa") for g in (few, many)}
-    works: list[tuple[str, int, Callable[[int], Entry]]] = [
-        ("attention alone", 1, partial(_attend_one, cfg, context)),
+    works: list[tuple[str, int, Callable[[int], Pair]]] = [
+        ("attention alone", 1, partial(_attention_alone, cfg, context, sizes.new_tokens)),
         *((f"batch {n}", n, lambda g, n=n, new=new: _decode_rows(models[g], n, context, new))
           for n, new in sizes.grouped_batches),
     ]  # fmt: skip
-    for title, batch, entry in works:
+    for title, batch, make in works:
         work = f"decode with G {few} against G {many}, context {context}, {title}"
-        entries = {f"G = {g}": partial(entry, g) for g in (few, many)}
+        entries = {
+            name: lambda entry=entry: entry
+            for g in (few, many)
+            for name, entry in zip((f"G = {g}", f"G = {g}, {LIMIT}"), make(g), strict=True)
+        }
+        own, other = f"G = {few}", f"G = {many}"
         bars = [
-            Bar(work, f"G = {few}", (f"G = {many}",), factor, quantity)
-            for quantity, factor in (("time", 2.0), ("state_bytes", 8.0))
+            Bar(work, own, (other,), 2.0, limit=f"{own}, {LIMIT}"),
+            Bar(f"{work}, {LIMIT}", f"{own}, {LIMIT}", (f"{other}, {LIMIT}",)),
+            Bar(work, own, (other,), 8.0, "state_bytes"),
         ]
         yield Race(work, _shape(cfg, batch, context, few), ("gqa",), entries, bars)
 
 
-def _attend_one(cfg: ModelConfig, context: int, kv_heads: int) -> Entry:
-    """One token's attention over a filled cache."""
+def _attention_alone(cfg: ModelConfig, context: int, new: int, kv_heads: int) -> Pair:
+    """One layer's attention, a token after the other, over a filled cache."""
     head_dim = cfg.d_model // cfg.n_heads
     attn = registry.build("gqa", n_heads=cfg.n_heads, n_kv_heads=kv_heads, head_dim=head_dim)
-    cache = attn.new_cache(1, context + 1)
+    cache = attn.new_cache(1, context + new)
     cache.append(*(torch.randn(1, kv_heads, context, head_dim) for _ in range(2)))
     q = torch.randn(1, cfg.n_heads, 1, head_dim)
     k, v = (torch.randn(1, kv_heads, 1, head_dim) for _ in range(2))
 
+    def prepare() -> None:
+        cache.length = context
+
     @torch.no_grad()
     def run() -> None:
-        cache.length = context
-        attn.extend(q, k, v, cache)
+        for _ in range(new):
+            attn.extend(q, k, v, cache)
 
-    return Entry(Contestant(run), lambda: attn.kernel, cache.nbytes)
+    own = Entry(Contestant(run, prepare, new), lambda: attn.kernel, cache.nbytes)
+    return own, limits.decode_products([], [(cache.keys, cache.values)], cfg.n_heads, context + 1, new)
 
 
-def _decode_rows(ours: CausalLM, batch: int, context: int, new: int) -> Entry:
+def _decode_rows(ours: CausalLM, batch: int, context: int, new: int) -> Pair:
     """Tokens one after the other after a context that all rows share, so that it need be read once."""
     tokens = random_tokens(ours, 1, context + 1).expand(batch, -1)
     cache = filled_cache(ours, tokens, new)
@@ -99,7 +115,12 @@ def _decode_rows(ours: CausalLM, batch: int, context: int, new: int) -> Entry:
         for _ in range(new):
             extend(ours, tokens[:, -1:], cache, "fp32")
 
-    return Entry(Contestant(run, partial(_rewind, cache, context), new), lambda: ours.kernel, cache.nbytes)
+    own = Entry(Contestant(run, partial(_rewind, cache, context), new), lambda: ours.kernel, cache.nbytes)
+    return own, _products(ours, cache, context + 1, new)
+
+
+def _products(ours: CausalLM, cache: ModelCache, n_keys: int, new: int) -> Entry:
+    return limits.decode_products(limits.weights(ours), _held(cache), ours.cfg.n_heads, n_keys, new)
 
 
 def filled_cache(ours: CausalLM, tokens: Tensor, new: int) -> ModelCache:
@@ -107,9 +128,9 @@ def filled_cache(ours: CausalLM, tokens: Tensor, new: int) -> ModelCache:
     one = ours.new_cache(1, tokens.shape[1])
     extend(ours, tokens[:1, :-1], one, "fp32")
     cache = ours.new_cache(tokens.shape[0], tokens.shape[1] + new)
-    for whole, row in zip(cache.layers, one.layers, strict=True):
-        keys, values = (held[:, :, : one.length].expand(len(tokens), -1, -1, -1) for held in _held(row.attention))
-        whole.attention.append(keys, values)
+    for layer, row in zip(cache.layers, _held(one), strict=True):
+        keys, values = (held[:, :, : one.length].expand(len(tokens), -1, -1, -1) for held in row)
+        layer.attention.append(keys, values)
     return cache
 
 
@@ -129,14 +150,13 @@ def _llama(ours: CausalLM, kind: str, cache: ModelCache, tokens: Tensor, new: in
     context = tokens.shape[1] - 1
     _rewind(cache, context)
     expected = ours.generate(tokens, new, cache=cache)
-    held = (_held(layer.attention) for layer in cache.layers)
-    filled = [(keys[:, :, :context], values[:, :, :context]) for keys, values in held]
+    filled = [(keys[:, :, :context], values[:, :, :context]) for keys, values in _held(cache)]
     theirs = llama.llama_copy(ours, tokens.shape[1] + new)
     return Entry(llama.generation(theirs, kind, filled, tokens, new, expected))
 
 
-def _held(cache: Any) -> tuple[Tensor, Tensor]:
-    return cache.keys, cache.values
+def _held(cache: ModelCache) -> list[limits.Held]:
+    return [(layer.attention.keys, layer.attention.values) for layer in cache.layers]
 
 
 def _decode(ours: CausalLM, context: int, new: int) -> Entry:

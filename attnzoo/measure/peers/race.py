@@ -43,6 +43,7 @@ class Bar:
         ours, peers: names of contestants.
         factor: how many times as fast ours must be at least; None shows the ratio only.
         quantity: time or state_bytes.
+        limit: name of a contestant that does only what nobody can leave out of the work (`attnzoo.measure.peers.limits`).
         unreachable: why no measurement here can answer; the figures are then of what the reason says.
     """
 
@@ -51,6 +52,7 @@ class Bar:
     peers: tuple[str, ...]
     factor: float | None = None
     quantity: str = "time"
+    limit: str | None = None
     unreachable: str | None = None
 
 
@@ -86,7 +88,7 @@ def run(race: Race, *, seconds: float, seed: int, device: str = "cpu") -> tuple[
             timings[name] = Timing(status=_status(error)[0], reasons=_status(error)[1])
     timings |= take_turns(
         {name: entry.contestant for name, entry in entries.items()},
-        baseline={peer: bar.ours for bar in race.bars for peer in bar.peers},
+        baseline={other: bar.ours for bar in race.bars for other in (*bar.peers, bar.limit) if other},
         rounds=race.rounds, seconds=seconds, warmup=1, seed=seed, device=device,
     )  # fmt: skip
     rows = [_row(race, name, entries.get(name), timings[name]) for name in race.entries]
@@ -114,8 +116,11 @@ def expect_same(theirs: Tensor, ours: Tensor, what: str) -> None:
         )
 
 
-def verdict(ratio: Interval, factor: float | None) -> str:
+def verdict(ratio: Interval, factor: float | None, at_most: Interval | None = None) -> str:
     """Whether a bar is met: by the interval, and where the bar lies inside it by the median, which is then said.
+
+    Args:
+        at_most: the ratio that the limit alone reaches; all of it under the bar puts the bar out of reach.
 
     >>> verdict(Interval(1.3, 1.1, 1.4), 1.2)
     'met, within noise'
@@ -123,6 +128,8 @@ def verdict(ratio: Interval, factor: float | None) -> str:
     if factor is None:
         return "no bar"
     word = "met" if ratio.median >= factor else "not met"
+    if word == "not met" and at_most is not None and at_most.high < factor:
+        return "out of reach"
     return word if ratio.low >= factor or ratio.high < factor else f"{word}, within noise"
 
 
@@ -147,28 +154,34 @@ def _row(race: Race, name: str, entry: Entry | None, timing: Timing) -> dict[str
 
 
 def _line(bar: Bar, entries: Mapping[str, Entry], timings: Mapping[str, Timing]) -> dict[str, Any]:
-    """{work, quantity, ours, peer: {name, median, low, high}, ratio, rounds, bar, verdict, reasons}."""
+    """{work, quantity, ours, peer, limit: {name, median, low, high}, ratio, at_most, rounds, bar, verdict, reasons}."""
+    names = [name for name in (bar.ours, *bar.peers, bar.limit) if name]
     line: dict[str, Any] = {
-        "work": bar.work, "quantity": bar.quantity, "bar": bar.factor, "ratio": None, "rounds": 0,
+        "work": bar.work, "quantity": bar.quantity, "bar": bar.factor, "ratio": None, "at_most": None, "rounds": 0,
         "ours": {"name": bar.ours}, "peer": {"name": " / ".join(bar.peers)},
-        "verdict": "not measured",
-        "reasons": [f"{n}: {reason}" for n in (bar.ours, *bar.peers) for reason in timings[n].reasons],
+        "limit": {"name": bar.limit} if bar.limit else None, "verdict": "not measured",
+        "reasons": [f"{name}: {reason}" for name in names for reason in timings[name].reasons],
     }  # fmt: skip
-    measured = {
-        name: samples for name in (bar.ours, *bar.peers) if (samples := _samples(bar.quantity, entries, timings, name))
-    }
+    measured = {name: samples for name in names if (samples := _samples(bar.quantity, entries, timings, name))}
     rivals = [name for name in bar.peers if name in measured]
     if bar.ours not in measured or not rivals:
         return line
     best = min(rivals, key=lambda name: interval_of_median(measured[name]).median)
-    for side, name in (("ours", bar.ours), ("peer", best)):
-        line[side] = {"name": name, **vars(interval_of_median(measured[name]))}
-    ratios = [theirs / mine for theirs, mine in zip(measured[best], measured[bar.ours], strict=False)]
-    ratio = interval_of_median(ratios)
-    line |= {"ratio": vars(ratio), "rounds": len(ratios), "verdict": verdict(ratio, bar.factor)}
+    for side, name in (("ours", bar.ours), ("peer", best), ("limit", bar.limit)):
+        if name in measured:
+            line[side] = {"name": name, **vars(interval_of_median(measured[name]))}
+    ratio = _ratio(measured[best], measured[bar.ours])
+    at_most = _ratio(measured[best], measured[bar.limit]) if bar.limit and bar.limit in measured else None
+    line |= {"ratio": vars(ratio), "at_most": at_most and vars(at_most), "verdict": verdict(ratio, bar.factor, at_most)}
+    line["rounds"] = min(len(measured[name]) for name in (bar.ours, best))
     if bar.unreachable:
         line |= {"verdict": "not reachable here", "reasons": [bar.unreachable]}
     return line
+
+
+def _ratio(theirs: Sequence[float], mine: Sequence[float]) -> Interval:
+    """Theirs over mine, round by round."""
+    return interval_of_median([other / own for other, own in zip(theirs, mine, strict=False)])
 
 
 def _samples(quantity: str, entries: Mapping[str, Entry], timings: Mapping[str, Timing], name: str) -> list[float]:

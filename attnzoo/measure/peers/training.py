@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from attnzoo.measure.cost import train_contestant
 from attnzoo.measure.environment import fast_bf16_on_cpu
 from attnzoo.measure.latency import Contestant
-from attnzoo.measure.peers import llama, lucidrains, plain
+from attnzoo.measure.peers import limits, llama, lucidrains, plain
 from attnzoo.measure.peers.race import Bar, Entry, Race, expect_same
 from attnzoo.measure.peers.sizes import Sizes
 from attnzoo.measure.step import random_tokens
@@ -22,11 +22,13 @@ from attnzoo.model.config import AttentionConfig, ModelConfig, PositionsConfig
 from attnzoo.model.lm import CausalLM
 
 VOCABULARY = 256
+LIMIT = "products and flash alone"
 UNIT = 256  # a matrix product small enough for emulated bf16
 
 
 def train_races(sizes: Sizes, seed: int) -> Iterator[Race]:
-    """sdpa in our model, the same model in a plain loop, and, without QK-norm, Llama and x-transformers."""
+    """sdpa in our model, the same model in a plain loop, and, without QK-norm, Llama and x-transformers; the limit is the
+    same for all."""
     for title, cfg in sizes.models:
         # x-transformers' norm has no epsilon, and none of the two has QK-norm
         ours, bare = model(cfg, seed), model(replace(cfg, qk_norm=False, norm_eps=1e-12), seed)
@@ -36,11 +38,12 @@ def train_races(sizes: Sizes, seed: int) -> Iterator[Race]:
             "ours, no QK-norm": partial(_ours, bare, sizes),
             "Hugging Face Llama": partial(_peer, partial(_llama, bare, sizes), bare, sizes),
             "x-transformers": partial(_peer, partial(_x_transformer, bare, sizes), bare, sizes),
+            LIMIT: partial(limits.train_products, bare, sizes.batch_size, sizes.train_tokens),
         }
         work = f"train step, {title}"
         bars = [
-            Bar(work, "ours", ("plain loop",), 1.0),
-            Bar(work, "ours, no QK-norm", ("Hugging Face Llama",), 1.15),
+            Bar(work, "ours", ("plain loop",), 1.0, limit=LIMIT),
+            Bar(work, "ours, no QK-norm", ("Hugging Face Llama",), 1.15, limit=LIMIT),
             Bar(work, "ours, no QK-norm", ("x-transformers",)),
         ]
         yield Race(

@@ -46,9 +46,9 @@ def installed(row) -> bool:
         ("window", 2),
         ("linear", 2),
         ("block_sparse", 1),
-        ("decode", 2),
+        ("decode", 4),
         ("flat", 4),
-        ("gqa", 6),
+        ("gqa", 9),
     ],
 )
 def test_every_race_runs_and_every_peer_computes_the_same(race, bars):
@@ -147,7 +147,8 @@ def bar(median: float, **changes):
     side = {"median": 1.0, "low": 1.0, "high": 1.0}
     return {
         "race": "window", "work": "sliding_window", "quantity": "time", "bar": 1.5, "ratio": ratio, "verdict": "met",
-        "ours": {"name": "ours", **side}, "peer": {"name": "theirs", **side}, "rounds": 9, "reasons": [], **changes,
+        "ours": {"name": "ours", **side}, "peer": {"name": "theirs", **side}, "rounds": 9, "reasons": [],
+        "limit": {"name": "limit", **side}, "at_most": {"median": 1.1, "low": 1.05, "high": 1.2}, **changes,
     }  # fmt: skip
 
 
@@ -163,12 +164,24 @@ def test_what_fell_back_against_a_peer_is_named():
 
 
 def test_the_table_the_page_and_the_csv():
-    found = {"rows": [], "bars": [bar(2.0), bar(8.0, quantity="state_bytes", reasons=["<why>"])], "machine": {}}
+    found = {
+        "rows": [],
+        "bars": [bar(2.0), bar(8.0, quantity="state_bytes", reasons=["<why>"], limit=None, at_most=None)],
+        "machine": {},
+    }
     console = Console(file=io.StringIO(), width=200)
     print_bench(found, console)
-    for word in ("sliding_window, state", "2.00 ×", "1.94 to 2.06", "1.50 ×", "theirs", "<why>"):
+    for word in (
+        "sliding_window, state",
+        "2.00 × [1.94, 2.06]",
+        "1.50 ×",
+        "theirs: 1.00 ms",
+        "<why>",
+        "at most 1.10 × [1.05, 1.20] by limit: 1.00 ms",
+    ):
         assert word in console.file.getvalue(), word
-    assert "1.94 to 2.06" in bench_html(found)
+    assert "[1.94, 2.06]" in bench_html(found)
+    assert console.file.getvalue().count("at most") == bench_html(found).count("[1.05, 1.20]") == 1
     assert bench_csv(found).startswith("backend,")
 
 
@@ -176,7 +189,7 @@ def test_one_command(tmp_path, capsys):
     words = ["bench", "peers", "gqa", "--quick", "--seconds", "0.01"]
     assert cli.main([*words, "--json", "--out", str(tmp_path)]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert {row["backend"] for row in found["rows"]} == {"G = 1", "G = 8"}
+    assert {row["backend"] for row in found["rows"]} >= {"G = 1", "G = 8"}
     assert json.loads((tmp_path / "bench.json").read_text()) == found
     for line in found["bars"]:  # once it was a thousand times better
         line["ratio"] = {key: 1000 * value for key, value in line["ratio"].items()}
