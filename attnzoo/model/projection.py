@@ -47,7 +47,7 @@ class RMSNorm(nn.RMSNorm):
 
 
 class Linear(nn.Linear):
-    """A matrix without bias, that takes few rows by the faster of its two products."""
+    """A matrix without bias, that takes few rows by the fastest of its forms."""
 
     def __init__(self, n_in: int, n_out: int) -> None:
         super().__init__(n_in, n_out, bias=False)

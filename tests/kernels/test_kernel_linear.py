@@ -23,24 +23,45 @@ def test_values_and_gradients(shape):
 
 
 class Products(TorchDispatchMode):
-    """The first factor's shape of every matrix product."""
+    """The first factor's shape of every matrix product, the second's of every batch of them."""
 
     def __init__(self):
         super().__init__()
-        self.first = []
+        self.first, self.batches = [], []
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if func is torch.ops.aten.mm.default:
             self.first.append(tuple(args[0].shape))
+        if func is torch.ops.aten.bmm.default:
+            self.batches.append(tuple(args[1].shape))
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize(("rows", "weight_first"), [(1, False), (2, True), (FEW, True), (FEW + 1, False)])
+@pytest.mark.parametrize(("rows", "weight_first"), [(2, True), (FEW, True), (FEW + 1, False)])
 def test_few_rows_put_the_weight_first(rows, weight_first):
     x, weight = torch.randn(rows, 1, 6), torch.randn(5, 6)
     with Products() as products:
         linear(x, weight)
     assert products.first == [(5, 6) if weight_first else (rows, 6)]
+
+
+@pytest.fixture
+def threads():
+    """Sets how many threads a product may take, and puts the number back."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(("available", "n_out", "shared"), [(1, 6, None), (2, 6, 2), (4, 6, 2), (2, 5, None), (3, 6, 3)])
+def test_one_row_shares_the_weight_among_the_threads(threads, available, n_out, shared):
+    """As many products of as many rows each; one product where there is one thread, or no such share."""
+    threads(available)
+    x, weight = torch.randn(1, 1, 6, dtype=torch.float64), torch.randn(n_out, 6, dtype=torch.float64)
+    with Products() as products:
+        out = linear(x, weight)
+    assert products.batches == ([] if shared is None else [(shared, 6, n_out // shared)])
+    torch.testing.assert_close(out, x @ weight.T)
 
 
 def test_a_compiled_product_has_one_form():
