@@ -53,7 +53,9 @@ def threads():
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize(("available", "n_out", "shared"), [(1, 6, None), (2, 6, 2), (4, 6, 2), (2, 5, None), (3, 6, 3)])
+@pytest.mark.parametrize(
+    ("available", "n_out", "shared"), [(1, 6, None), (2, 6, 2), (4, 6, 2), (2, 5, None), (3, 6, 3)]
+)
 def test_one_row_shares_the_weight_among_the_threads(threads, available, n_out, shared):
     """As many products of as many rows each; one product where there is one thread, or no such share."""
     threads(available)
