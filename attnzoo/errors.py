@@ -42,9 +42,16 @@ class NumericalError(AttnzooError, ArithmeticError):
     """A run produced a NaN or an infinity; the message names the layer."""
 
 
+SAME = {"gpu": "cuda"}
+"""What people say for a choice that is spelt nothing like it."""
+
+
 def nearest(word: str, choices: Iterable[str]) -> str | None:
     """The closest valid choice, or None when nothing is close."""
-    found = difflib.get_close_matches(word, list(choices), n=1, cutoff=0.55)
+    names = list(choices)
+    if SAME.get(word.lower()) in names:
+        return SAME[word.lower()]
+    found = difflib.get_close_matches(word, names, n=1, cutoff=0.55)
     return found[0] if found else None
 
 

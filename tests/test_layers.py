@@ -15,6 +15,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "attnzoo"
 LAYERS = [  # ground floor first; a file may import from its own row and from those above it here
     {
         "errors",
+        "arguments",
         "shapes",
         "files",
         "settings",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from attnzoo.arguments import demand, fault, flag, tensor, whole
+from attnzoo.arguments import device as check_device
 from attnzoo.errors import RequestError
 
 FIELDS = frozenset({"bidirectional", "window", "sinks", "prefix", "key_padding", "documents"})
@@ -71,22 +74,15 @@ class Mask:
     _contiguous: bool | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        reasons = []
-        if self.window is not None and self.window < 1:
-            reasons.append(f"window={self.window}: a window has at least 1 key, the query's own; None means no window")
-        for name in ("sinks", "prefix"):
-            if getattr(self, name) < 0:
-                reasons.append(f"{name}={getattr(self, name)}: must be 0 or more")
-        if self.key_padding is not None and (self.key_padding.dim() != 2 or self.key_padding.dtype != torch.bool):
-            shape = tuple(self.key_padding.shape)
-            reasons.append(
-                f"key_padding must be bool (B, Tk), True = a real token; got {self.key_padding.dtype} {shape}"
-            )
-        docs = self.documents
-        if docs is not None and (docs.dim() != 2 or docs.is_floating_point() or docs.dtype == torch.bool):
-            reasons.append(f"documents must be integer ids (B, T); got {docs.dtype} {tuple(docs.shape)}")
-        if reasons:
-            raise RequestError("this mask makes no sense", reasons)
+        demand(
+            "this mask makes no sense",
+            flag("causal", self.causal),
+            whole("window", self.window, 1, optional=True, hint="at least 1 key, the query's own; None means no window"),
+            whole("sinks", self.sinks, 0),
+            whole("prefix", self.prefix, 0),
+            _field("key_padding", self.key_padding, "bool (B, Tk), True = a real token", lambda t: t.dtype == torch.bool),
+            _field("documents", self.documents, "of integer ids (B, T)", _integers),
+        )
         asked = {
             "bidirectional": not self.causal,
             "window": self.window is not None,
@@ -138,6 +134,12 @@ class Mask:
 
     def dense(self, n_queries: int, n_keys: int, device: torch.device | str | None = None) -> Tensor:
         """The whole mask, bool (B or 1, 1, Tq, Tk). O(Tq·Tk): the oracle, and what kernels without a better way are given."""
+        demand(
+            "this mask cannot be written out",
+            whole("n_queries", n_queries, 0),
+            whole("n_keys", n_keys, 0),
+            check_device("device", device, optional=True),
+        )
         self.check_lengths(n_keys)
         device = device or self.device
         i = torch.arange(n_keys - n_queries, n_keys, device=device)[:, None]
@@ -168,6 +170,17 @@ class Mask:
         """A small picture of the first batch row: x may attend, . may not."""
         rows = self.dense(n_queries, n_keys or n_queries)[0, 0].tolist()
         return "\n".join(" ".join("x" if seen else "." for seen in row) for row in rows)
+
+
+def _field(name: str, value: Tensor | None, expected: str, fits: Callable[[Tensor], bool]) -> list[str]:
+    """What is wrong with a tensor field of two axes."""
+    if reasons := tensor(name, value, expected, optional=True):
+        return reasons
+    return [] if value is None or (value.dim() == 2 and fits(value)) else fault(name, value, f"a tensor {expected}")
+
+
+def _integers(t: Tensor) -> bool:
+    return not (t.is_floating_point() or t.is_complex() or t.dtype == torch.bool)
 
 
 def _gather(values: Tensor, positions: Tensor, outside: bool | int = 0) -> Tensor:
