@@ -29,7 +29,7 @@ def whole(name: str, value: Any, least: int | None = None, *, optional: bool = F
     """An integer (numpy's too), at least ``least``; ``hint`` says what it counts."""
     if optional and value is None:
         return []
-    if isinstance(value, (int, Integral)) and not isinstance(value, bool) and (least is None or value >= least):
+    if isinstance(value, (int, Integral)) and not isinstance(value, bool) and (least is None or int(value) >= least):
         return []
     bound = "" if least is None else f", {least} or more"
     return fault(name, value, f"a whole number{bound}{' or None' if optional else ''}", hint)
@@ -68,11 +68,12 @@ def text(name: str, value: Any, choices: Sequence[str] = ()) -> Reasons:
 
 def texts(name: str, value: Any) -> Reasons:
     """A list (or another sequence or set) of str; one str alone is no list."""
-    if isinstance(value, str):
-        return fault(name, value, f"a list, such as [{value!r}]")
-    if not isinstance(value, (list, tuple, set, frozenset)):
-        return fault(name, value, "a list of texts")
-    return [reason for n, each in enumerate(value) for reason in text(f"{name}[{n}]", each)]
+    return _list_of(text, name, value)
+
+
+def paths(name: str, value: Any) -> Reasons:
+    """A list of str and `pathlib.Path`; one alone is no list."""
+    return _list_of(path, name, value)
 
 
 def path(name: str, value: Any) -> Reasons:
@@ -85,6 +86,14 @@ def instance(name: str, value: Any, kind: type | tuple[type, ...], expected: str
     if isinstance(value, kind) or (optional and value is None):
         return []
     return fault(name, value, f"{expected}{' or None' if optional else ''}")
+
+
+def having(name: str, value: Any, attributes: Sequence[str], expected: str, *, optional: bool = False) -> Reasons:
+    """Anything with these attributes: an interface that lies above whoever asks for it."""
+    if optional and value is None:
+        return []
+    lacking = [each for each in attributes if not hasattr(value, each)]
+    return fault(name, value, expected, f"it has no {' and no '.join(lacking)}") if lacking else []
 
 
 def function(name: str, value: Any, expected: str) -> Reasons:
@@ -136,6 +145,14 @@ def dtype(name: str, value: Any, *, floating: bool = False, optional: bool = Fal
     near = nearest(value.removeprefix("torch."), valid) if isinstance(value, str) else None
     listed = ", ".join(f"torch.{each}" for each in valid)
     return fault(name, value, f"one of {listed}", f"did you mean torch.{near}?" if near else "")
+
+
+def _list_of(check: Callable[[str, Any], Reasons], name: str, value: Any) -> Reasons:
+    if isinstance(value, (str, os.PathLike)):
+        return fault(name, value, f"a list, such as [{str(value)!r}]")
+    if not isinstance(value, (list, tuple, set, frozenset)):
+        return fault(name, value, "a list")
+    return [reason for n, each in enumerate(value) for reason in check(f"{name}[{n}]", each)]
 
 
 def shown(value: Any) -> str:

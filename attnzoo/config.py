@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from attnzoo import groups
+from attnzoo.arguments import demand, paths, text, texts
 from attnzoo.composition import compose_plain, parse_overrides
 from attnzoo.errors import AttnzooError, RequestError, unknown, unknown_backend
 from attnzoo.measure.record import config_hash
@@ -46,8 +47,12 @@ def compose(
     Raises:
         RequestError: every fault of the request at once.
     """
-    if kind not in groups.SCHEMAS:
-        raise RequestError(unknown("kind of configuration", kind, groups.SCHEMAS))
+    demand(
+        "this cannot be composed",
+        text("kind", kind, tuple(groups.SCHEMAS)),
+        texts("overrides", overrides),
+        paths("folders", folders),
+    )
     places = [Path(folder).expanduser().absolute() for folder in folders]
     found = [f"{place}: no such folder" for place in places if not place.is_dir()]
     places = [place for place in places if place.is_dir()]

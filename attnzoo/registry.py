@@ -15,6 +15,9 @@ from typing import Any, TypeVar, get_type_hints
 
 import torch
 
+from attnzoo.arguments import demand, fault, flag, instance, number, text, whole
+from attnzoo.arguments import device as check_device
+from attnzoo.arguments import dtype as check_dtype
 from attnzoo.capabilities import Capabilities, Options, Request
 from attnzoo.contract import Attention
 from attnzoo.errors import Refused, RequestError, unknown, unknown_backend
@@ -46,7 +49,13 @@ def register(name: str) -> Callable[[AttentionClass], AttentionClass]:
         RequestError: the name is taken, or the class lacks a docstring, ``source`` or ``capabilities``.
     """
 
+    demand("this cannot be registered", text("name", name) or ([] if name else ["name='': must not be empty"]))
+
     def add(cls: AttentionClass) -> AttentionClass:
+        if not (inspect.isclass(cls) and issubclass(cls, Attention)):
+            raise RequestError(
+                f"this cannot be registered as {name!r}", fault("cls", cls, "a class that extends attnzoo.Attention")
+            )
         _check_definition(name, cls)
         cls.name = name
         _classes[name] = cls
@@ -80,6 +89,7 @@ def get(name: str) -> type[Attention]:
     Raises:
         RequestError: no such backend (with the nearest name), or its plugin failed to import (with its error).
     """
+    demand("no such backend", text("name", name))
     load()
     if name in _classes:
         return _classes[name]
@@ -91,7 +101,14 @@ def get(name: str) -> type[Attention]:
 
 def parse_options(name: str, options: dict[str, Any]) -> Options:
     """The backend's own options from plain values, checked by name and type; every fault in one error."""
-    cls = get(name)
+    values, faults = read_options(get(name), name, options)
+    if faults:
+        raise RequestError(f"{name} cannot take these options", faults)
+    return get(name).Options(**values)
+
+
+def read_options(cls: type[Attention], name: str, options: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Values for the class's ``Options`` from plain ones, and every fault; ``name`` is what the messages call it."""
     known = {f.name for f in dataclasses.fields(cls.Options)}
     hints = get_type_hints(cls.Options)
     faults = [unknown(f"option of {name}", key, known) for key in options if key not in known]
@@ -102,9 +119,7 @@ def parse_options(name: str, options: dict[str, Any]) -> Options:
                 values[key] = _coerce(value, hints[key])
             except (TypeError, ValueError):
                 faults.append(f"attention.{key}={value!r} is not {_spelt(hints[key])}")
-    if faults:
-        raise RequestError(f"{name} cannot take these options", faults)
-    return cls.Options(**values)
+    return values, faults
 
 
 def why_not(
@@ -126,8 +141,24 @@ def why_not(
     """Every reason why a backend cannot compute this, at once; [] means it can run.
 
     ``n_kv_heads=None`` is the backend's own choice: H for most, 1 for mqa, H/4 for gqa. ``alibi``: the bias is ALiBi's.
+
+    Raises:
+        RequestError: an unknown backend or option, or arguments that make no sense.
     """
     cls = get(name)
+    values, faults = read_options(cls, name, options)
+    demand(
+        f"this cannot be asked of {name}",
+        check_device("device", device, there=False),
+        check_dtype("dtype", dtype),
+        instance("mask", mask, Mask, "an attnzoo.Mask"),
+        _layout_faults(n_heads, n_kv_heads, head_dim, dropout),
+        *(
+            flag(key, on)
+            for key, on in (("training", training), ("bias", bias), ("bias_gradient", bias_gradient), ("alibi", alibi))
+        ),
+        faults,
+    )
     kind = torch.device(device).type
     reasons = [] if kind != "cuda" or torch.cuda.is_available() else ["no CUDA device is available here"]
     request = Request(
@@ -143,7 +174,7 @@ def why_not(
         dropout=dropout,
         training=training,
         alibi=alibi,
-        options=parse_options(name, options),
+        options=cls.Options(**values),
     )
     return reasons + cls.reasons(request)
 
@@ -172,13 +203,15 @@ def build(
         Refused: a head layout or kernel that the backend cannot have.
     """
     cls = get(name)
-    sizes = {"n_heads": n_heads, "head_dim": head_dim, "n_kv_heads": 1 if n_kv_heads is None else n_kv_heads}
-    faults = [f"{key}={value}: must be at least 1" for key, value in sizes.items() if value < 1]
-    if not 0.0 <= dropout < 1.0:
-        faults.append(f"dropout={dropout}: must be in [0, 1)")
-    if faults:
-        raise RequestError(f"{name} cannot be built", faults)
-    parsed = parse_options(name, options)
+    values, faults = read_options(cls, name, options)
+    demand(
+        f"{name} cannot be built",
+        _layout_faults(n_heads, n_kv_heads, head_dim, dropout),
+        whole("d_model", d_model, 1, optional=True),
+        number("scale", scale, optional=True),
+        faults,
+    )
+    parsed = cls.Options(**values)
     kv_heads = n_kv_heads if n_kv_heads is not None else cls.default_kv_heads(n_heads)
     layout = cls.layout_reasons(n_heads, kv_heads)
     if layout:
@@ -214,6 +247,15 @@ def load() -> None:
             # a broken plugin must not take the others down; it is shown wherever backends are listed
             line = f"{type(error).__name__}: {error}"
             _broken[point.name] = BrokenPlugin(point.name, distribution, line, traceback.format_exc())
+
+
+def _layout_faults(n_heads: Any, n_kv_heads: Any, head_dim: Any, dropout: Any) -> list[str]:
+    return [
+        *whole("n_heads", n_heads, 1),
+        *whole("n_kv_heads", n_kv_heads, 1, optional=True),
+        *whole("head_dim", head_dim, 1),
+        *number("dropout", dropout, lambda p: 0 <= p < 1, "at least 0 and below 1"),
+    ]
 
 
 def _check_definition(name: str, cls: type[Attention]) -> None:

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
+from attnzoo import arguments
+from attnzoo.arguments import demand, having, instance, tensor, whole
+from attnzoo.bias import ScoreBias
 from attnzoo.errors import Refused, RequestError
 from attnzoo.masks import Mask
 
@@ -14,18 +18,16 @@ if TYPE_CHECKING:
     from attnzoo.contract import Attention
 
 
-def check_mask(mask: Mask, n_keys: int, batch: int) -> None:
-    """Raise `RequestError` if this is no `Mask` (a tensor, as other libraries take), or does not fit the lengths."""
-    if not isinstance(mask, Mask):
-        fields = "window, sinks, prefix, key_padding, documents, causal"
-        raise RequestError(
-            f"mask is a {type(mask).__name__}, expected attnzoo.Mask", [f"its fields say who may see whom: {fields}"]
-        )
-    mask.check_lengths(n_keys, batch)
-
-
-def check_tensors(attn: Attention, q: Tensor, k: Tensor, v: Tensor, x: Tensor | None) -> None:
-    """Raise `RequestError` with every reason why q, k, v and x do not fit this attention."""
+def check_tensors(
+    attn: Attention, q: Tensor, k: Tensor, v: Tensor, x: Tensor | None, mask: Mask, bias: ScoreBias | None
+) -> None:
+    """Raise `RequestError` with every reason why q, k, v and x do not fit this attention, or where one of all these is
+    something else (a mask that is a tensor, as other libraries take)."""
+    if not (
+        isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor) and isinstance(mask, Mask)
+        and (x is None or isinstance(x, Tensor)) and (bias is None or isinstance(bias, ScoreBias))
+    ):  # fmt: skip
+        _check_kinds(q, k, v, x, mask, bias)
     if q.dim() != 4 or k.dim() != 4 or v.dim() != 4:
         raise RequestError(
             "q, k and v have four axes (batch, heads, tokens, head dim)",
@@ -60,6 +62,53 @@ def check_tensors(attn: Attention, q: Tensor, k: Tensor, v: Tensor, x: Tensor | 
         raise RequestError("these tensors do not fit this attention", why)
 
 
+def _check_kinds(q: Any, k: Any, v: Any, x: Any, mask: Any, bias: Any) -> None:
+    expected = (
+        "an attnzoo.Mask, whose fields (causal, window, sinks, prefix, key_padding, documents) say who may see whom"
+    )
+    demand(
+        "this cannot be attended to",
+        tensor("q", q, "(B, H, Tq, D)"),
+        tensor("k", k, "(B, G, Tk, D)"),
+        tensor("v", v, "(B, G, Tk, Dv)"),
+        tensor("x", x, "(B, Tq, C)", optional=True),
+        instance("mask", mask, Mask, expected),
+        instance(
+            "bias", bias, ScoreBias, "an attnzoo.ScoreBias, which is asked for blocks of positions,", optional=True
+        ),
+    )
+
+
+def check_room(
+    batch_size: int,
+    max_tokens: int,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+    value_dim: int | None = None,
+) -> None:
+    """Raise `RequestError` unless a cache can be made for this."""
+    demand(
+        "no cache can be made for this",
+        whole("batch_size", batch_size, 1),
+        whole("max_tokens", max_tokens, 1),
+        arguments.device("device", device, optional=True),
+        arguments.dtype("dtype", dtype, floating=True, optional=True),
+        whole("value_dim", value_dim, 0, optional=True),
+    )
+
+
+def check_cache(attn: Attention, cache: Any, q: Tensor) -> None:
+    """Raise `RequestError` unless the cache is one of this attention's, by what it holds; each kind is looked at once."""
+    kind = type(cache)
+    if (kind,) in attn._cleared or torch.compiler.is_compiling():
+        return
+    own = attn.new_cache(1, 1, device=q.device, dtype=q.dtype)
+    held = ("length", "max_tokens", *getattr(own, "__dict__", ()))
+    expected = f"what {attn.name}'s new_cache makes, {type(own).__name__}"
+    demand("these tokens cannot be added to the cache", having("cache", cache, held, expected))
+    attn._cleared.add((kind,))
+
+
 def check_extension(q: Tensor, k: Tensor, v: Tensor, cache: Any, mask: Mask) -> None:
     """Raise unless these new tokens can be added to the cache: `RequestError`, or `Refused` for a mask that looks ahead."""
     new, why = k.shape[2], []
@@ -80,7 +129,7 @@ def check_extension(q: Tensor, k: Tensor, v: Tensor, cache: Any, mask: Mask) -> 
         )
     if why:
         raise RequestError("these tokens cannot be added to the cache", why)
-    check_mask(mask, cache.length + new, q.shape[0])
+    mask.check_lengths(cache.length + new, q.shape[0])
     if not mask.causal or cache.length < mask.prefix > cache.length + new or 0 < cache.length < mask.prefix:
         raise Refused(
             "decoding needs a causal mask, and a prefix must arrive whole in the first call: "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from types import SimpleNamespace
 
@@ -34,7 +35,12 @@ NOT_ATTENDED = {
     "bias": ["alibi", torch.zeros(2, 4, 4), ARRAY],
     "x": NOT_TENSOR,
 }
-NOT_CACHED = {"batch_size": [*NOT_WHOLE, 0, None], "max_tokens": [*NOT_WHOLE, 0, None], "device": NOT_DEVICE, "dtype": NOT_DTYPE}
+NOT_CACHED = {
+    "batch_size": [*NOT_WHOLE, 0, None],
+    "max_tokens": [*NOT_WHOLE, 0, None],
+    "device": NOT_DEVICE,
+    "dtype": NOT_DTYPE,
+}
 
 
 def check_only(**given):
@@ -55,7 +61,132 @@ SURFACE = {
             "documents": [*NOT_TENSOR, IDS, torch.ones(1, 4)],
         },
     ),
-    "Mask.dense": (Mask().dense, {"n_queries": 4, "n_keys": 4}, {"n_queries": NOT_WHOLE, "n_keys": NOT_WHOLE, "device": NOT_DEVICE}),
+    "Mask.dense": (
+        Mask().dense,
+        {"n_queries": 4, "n_keys": 4},
+        {"n_queries": NOT_WHOLE, "n_keys": NOT_WHOLE, "device": NOT_DEVICE},
+    ),
+    "register": (
+        lambda name, cls: attnzoo.register(name)(cls),
+        {"name": "mine", "cls": type(attn)},
+        {"name": [*NOT_TEXT, ""], "cls": [None, "sdpa", int, attn]},
+    ),
+    "why_not": (
+        attnzoo.why_not,
+        {"name": "sdpa"},
+        {
+            "name": [*NOT_TEXT, "sdpaa"],
+            "device": [d for d in NOT_DEVICE if d != "cuda:99"],
+            "dtype": ["float32", float, 3, None],
+            "mask": [None, "causal", ARRAY],
+            "n_heads": [*NOT_WHOLE, 0, None],
+            "n_kv_heads": [*NOT_WHOLE, 0],
+            "head_dim": [*NOT_WHOLE, 0, None],
+            "training": NOT_FLAG,
+            "bias": NOT_FLAG,
+            "bias_gradient": NOT_FLAG,
+            "alibi": NOT_FLAG,
+            "dropout": [*NOT_NUMBER, 1.0, -0.1],
+            "kernel": [3, ["flash"]],
+            "windw": [3],
+        },
+    ),
+    "build": (
+        attnzoo.build,
+        {"name": "sdpa", "n_heads": 2, "head_dim": 8},
+        {
+            "name": NOT_TEXT,
+            "n_heads": [*NOT_WHOLE, 0, None],
+            "n_kv_heads": [*NOT_WHOLE, 0],
+            "head_dim": [*NOT_WHOLE, 0, None],
+            "d_model": [*NOT_WHOLE, 0],
+            "dropout": [*NOT_NUMBER, 1.0, -0.1],
+            "scale": [s for s in NOT_NUMBER if s is not None],
+        },
+    ),
+    "forward": (attn, TENSORS, NOT_ATTENDED),
+    "reference": (attn.reference, TENSORS, NOT_ATTENDED),
+    "extend": (
+        lambda **given: attn.extend(**{"cache": attn.new_cache(1, 4), **given}),
+        TENSORS,
+        {**NOT_ATTENDED, "cache": [None, 3, {}, ARRAY]},
+    ),
+    "new_cache": (attn.new_cache, {"batch_size": 1, "max_tokens": 4}, {**NOT_CACHED, "value_dim": NOT_WHOLE}),
+    "model.new_cache": (model.new_cache, {"batch_size": 1, "max_tokens": 4}, NOT_CACHED),
+    "model": (
+        model,
+        {"tokens": tokens},
+        {
+            "tokens": [*NOT_TENSOR, tokens.float(), tokens.bool(), tokens - 1, tokens + 256, tokens[0]],
+            "key_padding": [*NOT_TENSOR, torch.ones(1, 4)],
+            "documents": [*NOT_TENSOR, IDS],
+            "cache": [3, {}, attn.new_cache(1, 4)],
+        },
+    ),
+    "compose": (
+        attnzoo.compose,
+        {"kind": "train"},
+        {"kind": [*NOT_TEXT, "trian"], "overrides": ["seed=1", [3], 3, None], "folders": ["conf", [3], 3, None]},
+    ),
+    "build_model": (
+        attnzoo.build_model,
+        {"cfg": cfg},
+        {"cfg": [None, "train", {}, cfg.model], "vocab_size": [*NOT_WHOLE, 0]},
+    ),
+    "train": (attnzoo.train, {}, {"cfg": [None, "train", {}, cfg.model]}),
+    "compare": (attnzoo.compare, {}, {"cfg": [None, "compare", {}, cfg]}),
+    "check": (
+        check_only,
+        {},
+        {
+            "what": [3, None, "sdpaa", int],
+            "device": NOT_DEVICE,
+            "dtype": NOT_DTYPE,
+            "quick": [*NOT_FLAG, None],
+            "shrink": [*NOT_FLAG, None],
+            "only": ["growth", [3], 3, None],
+        },
+    ),
+    "check of a model": (
+        lambda **given: attnzoo.check(model, quick=True, **given),
+        {},
+        {
+            "vocab_size": [*NOT_WHOLE, 0, 1],
+            "n_tokens": [*NOT_WHOLE, 1, None],
+            "seed": [*NOT_WHOLE, None],
+            "device": NOT_DEVICE,
+            "task": ["text", 3],
+            "make_model": ["model", model.cfg],
+            "vocab": [3],
+        },
+    ),
+    "leak_test": (
+        attnzoo.leak_test,
+        {"logits_fn": model, "vocab_size": 256, "n_tokens": 4},
+        {
+            "logits_fn": [None, "model", 3],
+            "vocab_size": [*NOT_WHOLE, 1, None],
+            "n_tokens": [*NOT_WHOLE, 1, None],
+            "seed": [*NOT_WHOLE, None],
+            "device": NOT_DEVICE,
+            "exact": NOT_FLAG,
+            "cuts": ["a", 3, [], [1.5], [9], ["a"]],
+            "batch_size": [*NOT_WHOLE, 0, None],
+            "model": ["a", 3, torch.relu],
+        },
+    ),
+    "export": (
+        attnzoo.export,
+        {"model": model, "folder": "unused"},
+        {"model": [None, "a", attn], "folder": [3, None, [], ""], "tokenizer": ["bytes", 3]},
+    ),
+    "load": (attnzoo.load, {}, {"folder": [3, None, [], ""]}),
+    "export_llama": (
+        attnzoo.export_llama,
+        {"model": model, "folder": "unused"},
+        {"model": [None, "a", attn], "folder": [3, None, [], ""], "tokenizer": ["bytes", 3]},
+    ),
+    "from_llama": (attnzoo.from_llama, {"source": "nowhere"}, {"source": [3, None, [], ""], "attention": [3, None]}),
 }
 
 
@@ -65,7 +196,23 @@ def test_a_wrong_argument_is_named(label, name):
     for value in wrong[name]:
         with pytest.raises(RequestError) as caught:
             call(**{**right, name: value})
-        assert name in str(caught.value), f"{name}={value!r}: {caught.value}"
+        assert name in str(caught.value) or repr(value) in str(caught.value), f"{name}={value!r}: {caught.value}"
+
+
+@pytest.mark.parametrize("start", [attnzoo.build_model, attnzoo.train])
+def test_a_configuration_changed_by_hand(start):
+    wrong = copy.deepcopy(cfg)
+    wrong.model.n_layers, wrong.model.dropout, wrong.positions.base = "two", None, [1]
+    with pytest.raises(RequestError) as caught:
+        start(wrong)
+    assert {reason.partition("=")[0] for reason in caught.value.reasons} == {
+        "model.n_layers", "model.dropout", "positions.base",
+    }  # fmt: skip
+    wrong = copy.deepcopy(cfg)
+    wrong.model.n_layers, wrong.model.d_model, wrong.model.norm = -1, 0, "rsm"
+    with pytest.raises(RequestError, match="did you mean rms") as caught:
+        start(wrong)
+    assert len(caught.value.reasons) == 3
 
 
 def test_what_counts_as_a_whole_number():

@@ -166,7 +166,7 @@ WRONG = [
     (["trainer.batch_size=0"], "trainer.batch_size=0: must be at least 1"),
     (["trainer.muon_lr=-1"], "trainer.muon_lr=-1.0: must be more than 0"),
     (["trainer.adamw_lr=.nan"], "trainer.adamw_lr"),
-    (["trainer.device=gpu"], "trainer.device=gpu: did you mean cpu? valid: auto, cpu, cuda"),
+    (["trainer.device=gpu"], "trainer.device=gpu: did you mean cuda? valid: auto, cpu, cuda"),
     (["trainer.optimizer=adam"], "trainer.optimizer=adam: did you mean adamw?"),
     (["model.dropout=1.5"], "model.dropout=1.5: must be at least 0 and below 1"),
     (["model.attention_dropout=-0.1"], "model.attention_dropout=-0.1: must be at least 0 and below 1"),

@@ -115,7 +115,7 @@ def test_extend_equals_one_pass_and_a_full_cache_stays_as_it_was():
 
 @pytest.mark.parametrize("sizes", [(0, 4), (1, 0)])
 def test_a_cache_of_nothing(sizes):
-    with pytest.raises(RequestError, match="at least one"):
+    with pytest.raises(RequestError, match="1 or more"):
         Plain(n_heads=2, head_dim=4).new_cache(*sizes)
 
 

@@ -14,12 +14,13 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor, nn
 
+from attnzoo import arguments
+from attnzoo.arguments import demand, fault, flag, function, instance, whole
 from attnzoo.checks import leak_probes as probes
 from attnzoo.checks.leak_decoding import decoding, truncation
 from attnzoo.checks.leak_setup import modules_behind, prepared, rounding
 from attnzoo.checks.leak_subject import LeakTest, Subject, check_logits
 from attnzoo.contract import Attention
-from attnzoo.errors import RequestError
 
 EVERY_POSITION = 128
 """Up to this T each position is a cut; beyond it, edges of blocks and chunks."""
@@ -106,7 +107,18 @@ def leak_test(
     Raises:
         RequestError: not a callable, sizes that make no sense, or an output that is not (B, T, V) floats.
     """
-    _check(logits_fn, vocab_size, n_tokens, cuts, batch_size)
+    demand(
+        "this cannot be tested for leaks",
+        function("logits_fn", logits_fn, "a callable tokens (B, T) -> logits (B, T, V)"),
+        whole("vocab_size", vocab_size, 2, hint="or no token can be changed"),
+        whole("n_tokens", n_tokens, 2, hint="or there is no future"),
+        _cut_faults(cuts, n_tokens),
+        whole("seed", seed, 0),
+        arguments.device("device", device),
+        flag("exact", exact, optional=True),
+        whole("batch_size", batch_size, 1),
+        instance("model", model, nn.Module, "the nn.Module behind logits_fn", optional=True),
+    )
     modules = modules_behind(logits_fn) if model is None else [model]
     device = torch.device(device)
     draw = torch.Generator().manual_seed(seed)
@@ -150,21 +162,14 @@ def default_cuts(n_tokens: int, seed: int = 0) -> list[int]:
     return sorted(c for c in near if 0 < c < n_tokens)
 
 
-def _check(logits_fn, vocab_size: int, n_tokens: int, cuts: Sequence[int] | None, batch_size: int) -> None:
-    why = []
-    if not callable(logits_fn):
-        why.append(f"logits_fn must be a callable tokens (B, T) -> logits (B, T, V); got {type(logits_fn).__name__}")
-    if vocab_size < 2:
-        why.append(f"vocab_size={vocab_size}: at least 2, or no token can be changed")
-    if n_tokens < 2:
-        why.append(f"n_tokens={n_tokens}: at least 2, or there is no future")
-    if batch_size < 1:
-        why.append(f"batch_size={batch_size}: at least 1")
-    outside = [c for c in cuts or () if not 0 < c < n_tokens]
-    if outside or (cuts is not None and not cuts):
-        why.append(f"cuts must lie in 1..T-1 = 1..{n_tokens - 1}; got {outside or 'none'}")
-    if why:
-        raise RequestError("this cannot be tested for leaks", why)
+def _cut_faults(cuts: Sequence[int] | None, n_tokens: int) -> list[str]:
+    if cuts is None or whole("n_tokens", n_tokens):
+        return []
+    expected = f"positions in 1..T-1 = 1..{n_tokens - 1}"
+    if not isinstance(cuts, (list, tuple, range, set)) or not cuts:
+        return fault("cuts", cuts, f"a list of {expected}")
+    outside = [cut for cut in cuts if whole("", cut, 1) or cut >= n_tokens]
+    return fault("cuts", outside, expected) if outside else []
 
 
 def _plain(test: LeakTest) -> dict:

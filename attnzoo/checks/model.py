@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnzoo import arguments
+from attnzoo.arguments import demand, flag, function, having, whole
 from attnzoo.checks import decode_properties, task_properties
 from attnzoo.checks import model_properties as properties
 from attnzoo.checks.canary import entropy_canary
@@ -23,7 +25,7 @@ from attnzoo.checks.leak_setup import modules_behind, prepared
 from attnzoo.checks.leak_subject import LeakTest
 from attnzoo.checks.model_properties import Model
 from attnzoo.checks.report import FAILED, PASSED, REFUSED, SKIPPED, CheckReport, Result
-from attnzoo.errors import Refused, RequestError
+from attnzoo.errors import Refused
 from attnzoo.tasks.base import Task
 
 OF_MODEL: tuple[Callable[[Model], str], ...] = (
@@ -66,10 +68,20 @@ def check_model(
     Raises:
         RequestError: not a callable, or no vocab_size to be found.
     """
-    vocab_size = vocab_size or getattr(model, "vocab_size", None) or getattr(task, "vocab_size", None)
-    if not callable(model) or vocab_size is None:
-        why: list[str] = [f"model must be a callable, got {type(model).__name__}"] if not callable(model) else []
-        raise RequestError("this cannot be checked", why + ([] if vocab_size else ["vocab_size must be given"]))
+    if vocab_size is None:
+        vocab_size = getattr(model, "vocab_size", getattr(task, "vocab_size", None))
+    demand(
+        "this cannot be checked",
+        function("model", model, "a callable tokens (B, T) -> logits (B, T, V)"),
+        ["vocab_size must be given"] if vocab_size is None else whole("vocab_size", vocab_size, 2),
+        having("task", task, ("vocab_size", "train_batch", "validation_batches"), "a task", optional=True),
+        whole("n_tokens", n_tokens, 2),
+        whole("seed", seed, 0),
+        arguments.device("device", device),
+        [] if make_model is None else function("make_model", make_model, "a function that makes a fresh model"),
+        flag("quick", quick),
+    )
+    assert vocab_size is not None
     started, device = time.perf_counter(), torch.device(device)
     modules, results = modules_behind(model), []
     with prepared(modules, device, seed):

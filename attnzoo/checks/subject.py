@@ -13,7 +13,8 @@ from itertools import product
 import torch
 from torch import Tensor, nn
 
-from attnzoo import registry
+from attnzoo import arguments, registry
+from attnzoo.arguments import demand
 from attnzoo.capabilities import cut_down
 from attnzoo.checks.cases import Case, Inputs, make_inputs
 from attnzoo.checks.compare import Failed, InPrecision, Skip, expect_close
@@ -54,6 +55,9 @@ class Subject:
             RequestError: an unknown name or option, or something that is no attention.
         """
         instance = None
+        if isinstance(what, Attention) or (isinstance(what, type) and issubclass(what, Attention)):
+            kind = what if isinstance(what, type) else type(what)
+            demand(f"{_name(kind)} cannot take these options", registry.read_options(kind, _name(kind), options)[1])
         if isinstance(what, str):
             kind, own = registry.get(what), registry.parse_options(what, options)
             name, make = what, kind
@@ -62,8 +66,9 @@ class Subject:
             name = _name(kind)
         elif isinstance(what, type) and issubclass(what, Attention):
             name, make, kind, own = _name(what), what, what, what.Options(**options)
-        elif callable(what):
+        elif callable(what) and not isinstance(what, type):
             sample = what(n_heads=2, n_kv_heads=None, head_dim=8, d_model=16, dropout=0.0, scale=None, options=None)
+            demand(f"cannot check {what!r}", arguments.instance("what it builds", sample, Attention, "an Attention"))
             name, make, kind, own = getattr(what, "__name__", "factory"), what, type(sample), sample.options
         else:
             raise RequestError(

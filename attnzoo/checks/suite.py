@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -10,6 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from attnzoo.arguments import demand, flag, texts
+from attnzoo.arguments import device as check_device
+from attnzoo.arguments import dtype as check_dtype
 from attnzoo.checks.elsewhere import adapted
 from attnzoo.checks.report import FAILED, CheckReport, Result
 from attnzoo.checks.subject import Subject
@@ -86,13 +90,22 @@ def check(
     Raises:
         RequestError: an unknown backend, option or check, or a device that is not there.
     """
-    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
-        raise RequestError(f"device {device!r}: no CUDA device is available here")
+    demand(
+        "this cannot be checked",
+        check_device("device", device),
+        check_dtype("dtype", dtype, floating=True, optional=True),
+        flag("quick", quick),
+        texts("only", only),
+        flag("shrink", shrink),
+    )
     if isinstance(what, nn.Module) and not isinstance(what, Attention):
         from attnzoo.checks.model import check_model
 
         if dtype is not None or only:
             raise RequestError("a language model is checked whole and in its own type: no dtype, no choice of checks")
+        known = list(inspect.signature(check_model).parameters)[1:]
+        faults = [unknown("option of a language model's check", key, known) for key in options if key not in known]
+        demand("this cannot be checked", faults)
         return check_model(adapted(what), device=device, quick=quick, **options)
     subject = Subject.of(what, device=device, dtype=dtype, shrink=shrink, **options)
     chosen = all_checks(quick)

@@ -77,10 +77,14 @@ class Mask:
         demand(
             "this mask makes no sense",
             flag("causal", self.causal),
-            whole("window", self.window, 1, optional=True, hint="at least 1 key, the query's own; None means no window"),
+            whole(
+                "window", self.window, 1, optional=True, hint="at least 1 key, the query's own; None means no window"
+            ),
             whole("sinks", self.sinks, 0),
             whole("prefix", self.prefix, 0),
-            _field("key_padding", self.key_padding, "bool (B, Tk), True = a real token", lambda t: t.dtype == torch.bool),
+            _field(
+                "key_padding", self.key_padding, "bool (B, Tk), True = a real token", lambda t: t.dtype == torch.bool
+            ),
             _field("documents", self.documents, "of integer ids (B, T)", _integers),
         )
         asked = {

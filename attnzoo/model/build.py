@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from attnzoo import registry
+from attnzoo.arguments import demand, having, whole
 from attnzoo.contract import Attention
 from attnzoo.errors import Refused, RequestError
 from attnzoo.model.config import (
@@ -24,6 +25,7 @@ from attnzoo.model.config import (
 )
 from attnzoo.model.lm import CausalLM, hidden_width, mlp_matrices
 from attnzoo.model.projection import latent_sizes
+from attnzoo.model.validation import model_faults
 from attnzoo.positions import build_positions
 
 if TYPE_CHECKING:
@@ -39,6 +41,12 @@ def build_model(cfg: RunConfig, vocab_size: int | None = None) -> CausalLM:
     Raises:
         RequestError, Refused: sizes that do not fit, an unknown backend or option, positions the backend cannot take.
     """
+    parts = ("model", "attention", "positions", "data", "task", "seed")
+    demand(
+        "no model can be built from this",
+        having("cfg", cfg, parts, "a configuration of a run, as attnzoo.compose makes"),
+        whole("vocab_size", vocab_size, 1, optional=True),
+    )
     if vocab_size is None:
         by_text = cfg.data.bpe_vocab if cfg.data.tokenizer == "bpe" else 256
         vocab_size = cfg.task.n_symbols if cfg.task.name == "recall" else by_text
@@ -49,6 +57,7 @@ def assemble(
     model: ModelConfig, attention: AttentionConfig, positions: PositionsConfig, vocab_size: int, seed: int
 ) -> CausalLM:
     """`build_model` from the parts that matter to it."""
+    demand("no model can be built from these settings", model_faults(model, positions))
     if model.match_parameters is not None:
         model = matched(model, attention, positions, vocab_size)
     head_dim = head_dim_of(model)

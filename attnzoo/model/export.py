@@ -13,6 +13,7 @@ import torch
 
 import attnzoo
 from attnzoo import registry
+from attnzoo.arguments import demand, having, instance, path
 from attnzoo.data.tokenizer import Tokenizer, tokenizer_from_state
 from attnzoo.errors import RequestError, unknown
 from attnzoo.files import json_text, read_json, write_folder_atomic
@@ -36,6 +37,7 @@ def export(model: CausalLM, folder: str | os.PathLike[str], tokenizer: Tokenizer
     Raises:
         RequestError: the model was not built from settings, or the folder is taken.
     """
+    check_export(model, folder, tokenizer)
     recipe = recipe_of(model)
     options = dataclasses.asdict(registry.parse_options(recipe.attention.name, recipe.attention.options))
     whole = dataclasses.replace(recipe, attention=AttentionConfig(recipe.attention.name, options))
@@ -56,6 +58,7 @@ def load(folder: str | os.PathLike[str]) -> CausalLM:
     Raises:
         RequestError: no such folder, settings that do not fit (every fault), weights of another model.
     """
+    demand("no model can be loaded from this", path("folder", folder))
     config = read_config(folder)
     recipe = _recipe(config, Path(folder) / "config.json")
     model = assemble(recipe.model, recipe.attention, recipe.positions, recipe.vocab_size, recipe.seed)
@@ -68,6 +71,16 @@ def load_tokenizer(folder: str | os.PathLike[str]) -> Tokenizer | None:
     """The tokenizer that was exported with the model; None where it had none."""
     state = read_config(folder).get("tokenizer")
     return None if state is None else tokenizer_from_state(state)
+
+
+def check_export(model: CausalLM, folder: str | os.PathLike[str], tokenizer: Tokenizer | None) -> None:
+    """Raise `RequestError` unless this is a model, a folder and a tokenizer or None."""
+    demand(
+        "this cannot be exported",
+        instance("model", model, CausalLM, "an attnzoo.CausalLM"),
+        path("folder", folder),
+        having("tokenizer", tokenizer, ("name", "vocab_size", "state"), "a tokenizer", optional=True),
+    )
 
 
 def recipe_of(model: CausalLM) -> Recipe:

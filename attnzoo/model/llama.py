@@ -17,12 +17,13 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from attnzoo.arguments import demand, path, text
 from attnzoo.data.tokenizer import Tokenizer
 from attnzoo.errors import Refused, RequestError, unknown
 from attnzoo.files import json_text, read_json, write_folder_atomic
 from attnzoo.model.build import assemble, head_dim_of
 from attnzoo.model.config import AttentionConfig, ModelConfig, PositionsConfig, Recipe, attention_of_layers
-from attnzoo.model.export import recipe_of
+from attnzoo.model.export import check_export, recipe_of
 from attnzoo.model.lm import CausalLM, hidden_width
 
 SOFTMAX = ("exact", "flex", "gqa", "mqa", "sdpa", "xformers")
@@ -45,6 +46,7 @@ def export_llama(model: CausalLM, folder: str | os.PathLike[str], tokenizer: Tok
     Raises:
         Refused: the model has no equal there, with every reason.
     """
+    check_export(model, folder, tokenizer)
     recipe = recipe_of(model)
     why = _reasons(recipe, model)
     if why:
@@ -72,6 +74,11 @@ def from_llama(source: Any, attention: str = "sdpa") -> CausalLM:
         Refused: it has something that has no equal here, with every reason.
         RequestError: no such folder, or a broken one.
     """
+    demand(
+        "this model cannot be taken over",
+        [] if hasattr(source, "state_dict") and hasattr(source, "config") else path("source", source),
+        text("attention", attention),
+    )
     config, tensors = _read(source)
     why = [] if attention in SOFTMAX else [unknown("softmax backend", attention, SOFTMAX)]
     why += _their_reasons(config, tensors)

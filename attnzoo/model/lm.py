@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from attnzoo.arguments import demand, fault
 from attnzoo.contract import Attention, ScoreBias
 from attnzoo.errors import RequestError
 from attnzoo.kernels.linear import linear
@@ -21,6 +22,9 @@ from attnzoo.model.layer import AttentionLayer
 from attnzoo.model.projection import LayerCache, Linear, Phases, RMSNorm
 from attnzoo.positions import Positions
 from attnzoo.shapes import IGNORE
+from attnzoo.validate import check_room
+
+INDICES = (torch.int64, torch.int32)
 
 
 @dataclass
@@ -122,13 +126,15 @@ class CausalLM(nn.Module):
         Raises:
             RequestError: tokens of a wrong shape or outside the vocabulary, a full cache.
         """
-        if tokens.dim() != 2 or tokens.shape[1] == 0 or tokens.is_floating_point():
-            raise RequestError(f"tokens must be integers (B, T) with T ≥ 1; got {tokens.dtype} {tuple(tokens.shape)}")
+        if not (isinstance(tokens, Tensor) and tokens.dim() == 2 and tokens.shape[1] and tokens.dtype in INDICES):
+            demand("the model reads tokens", fault("tokens", tokens, "a tensor of int64 or int32 (B, T) with T ≥ 1"))
+        if cache is not None and not isinstance(cache, ModelCache):
+            demand("the model extends its own cache", fault("cache", cache, "what the model's new_cache makes"))
         start = 0 if cache is None else cache.length
         mask = Mask(key_padding=key_padding, documents=documents)
         mask.check_lengths(start + tokens.shape[1], tokens.shape[0])
         ids = position_ids(start, tokens.shape[1], mask, tokens.device)
-        h = self.dropout(self.positions.embed(self.embedding(tokens), ids))
+        h = self.dropout(self.positions.embed(self._embedded(tokens), ids))
         phases, bias = self.positions.phases(ids), self.positions.bias()
         for layer, block in enumerate(self.blocks):
             h = block(h, mask, phases, bias, None if cache is None else cache.layers[layer])
@@ -142,8 +148,10 @@ class CausalLM(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> ModelCache:
         """Decoding state for ``max_tokens`` tokens, on the model's device and in its dtype unless told otherwise."""
+        check_room(batch_size, max_tokens, device, dtype)
         weight = self.embedding.weight
-        device, dtype = device or weight.device, dtype or weight.dtype
+        device = weight.device if device is None else device
+        dtype = weight.dtype if dtype is None else dtype
         return ModelCache([block.attention.new_cache(batch_size, max_tokens, device, dtype) for block in self.layers])
 
     def generate(
@@ -164,6 +172,13 @@ class CausalLM(nn.Module):
             self, tokens, max_new_tokens, temperature=temperature, seed=seed, top_k=top_k, top_p=top_p,
             use_cache=use_cache, key_padding=key_padding, cache=cache,
         )  # fmt: skip
+
+    def _embedded(self, tokens: Tensor) -> Tensor:
+        try:
+            return self.embedding(tokens)
+        except IndexError:
+            least, most = int(tokens.min()), int(tokens.max())
+            raise RequestError(f"tokens must lie in 0..V-1 = 0..{self.vocab_size - 1}; got {least} to {most}") from None
 
     @property
     def head_weight(self) -> Tensor:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from attnzoo import registry
+from attnzoo.arguments import demand, instance
 from attnzoo.contract import Attention
 from attnzoo.errors import Refused, RequestError
 from attnzoo.files import finite
@@ -64,6 +65,7 @@ def train(cfg: RunConfig) -> Record:
             been started; or a disk that cannot be written.
         KeyboardInterrupt: after the record, with status interrupted, was written.
     """
+    demand("this run cannot be started", instance("cfg", cfg, RunConfig, "a configuration, as attnzoo.compose makes"))
     if wrong := faults(cfg) + machine_faults(cfg):
         raise RequestError("this run cannot be started", wrong)
     folder = RunFolder.inspect(cfg)

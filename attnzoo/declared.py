@@ -1,0 +1,70 @@
+"""What a backend declares, and why it cannot compute a request. Shapes: see `attnzoo.shapes`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from attnzoo.capabilities import Capabilities, Options, Request
+from attnzoo.capabilities import Options as AnyOptions
+
+
+class Declared:
+    """The part of an attention's class that can be asked before anything is built."""
+
+    Options: ClassVar[type[Options]] = Options
+    capabilities: ClassVar[Capabilities]
+    source: ClassVar[str]
+    kernels: ClassVar[tuple[str, ...]] = ("auto",)
+    projection: ClassVar[str] = "qkv"
+    name: ClassVar[str] = "unregistered"
+
+    @classmethod
+    def declared(cls, options: AnyOptions, device: str = "cpu") -> Capabilities:
+        """``capabilities`` with these options on this kind of device, for a class whose costs depend on them."""
+        return cls.capabilities
+
+    @classmethod
+    def refusals(cls, request: Request) -> Iterable[str]:
+        """Reasons beyond the declared capabilities, such as a kernel that is not there."""
+        return ()
+
+    @classmethod
+    def default_kv_heads(cls, n_heads: int) -> int:
+        return n_heads
+
+    @classmethod
+    def layout_reasons(cls, n_heads: int, n_kv_heads: int) -> list[str]:
+        """Why this head layout cannot be; empty when it can."""
+        if n_kv_heads < 1 or n_heads % n_kv_heads:
+            return [f"{n_heads} query heads are not a multiple of {n_kv_heads} key/value heads"]
+        if n_kv_heads != n_heads and not cls.capabilities.grouped_heads:
+            return [f"{cls.name} takes as many key/value heads as query heads; got {n_heads} and {n_kv_heads}"]
+        return []
+
+    @classmethod
+    def reasons(cls, request: Request) -> list[str]:
+        """Every reason why this backend cannot compute the request; empty when it can."""
+        can, why = cls.capabilities, []
+        for unsupported in sorted(request.mask_fields - can.masks):
+            why.append(f"{cls.name} cannot honour the mask field {unsupported!r}")
+        why += cls.layout_reasons(request.n_heads, request.n_kv_heads)
+        if request.options.kernel not in cls.kernels:
+            why.append(f"unknown kernel {request.options.kernel!r} for {cls.name}; valid: {', '.join(cls.kernels)}")
+        if request.bias and not can.bias:
+            why.append(
+                f"{cls.name} has no scores that a bias could be added to (alibi and relative positions need one)"
+            )
+        if request.dropout and not can.dropout:
+            why.append(f"{cls.name} cannot drop attention weights")
+        if request.cross and not can.cross:
+            why.append(f"{cls.name} takes as many keys as queries")
+        if request.value_dim not in (None, request.head_dim) and not can.value_dim:
+            why.append(f"{cls.name} takes values of the head dim {request.head_dim}, not {request.value_dim}")
+        if request.dtype not in can.dtypes:
+            why.append(f"{cls.name} does not compute in {str(request.dtype).removeprefix('torch.')}")
+        if request.device not in can.devices:
+            why.append(f"{cls.name} does not run on {request.device}")
+        elif request.training and request.device not in can.training_devices:
+            why.append(f"{cls.name} has no backward on {request.device}: it runs there for inference only")
+        return [*why, *cls.refusals(request)]
