@@ -40,6 +40,23 @@ def write_bytes_atomic(path: str | os.PathLike[str], data: bytes) -> Path:
     return path
 
 
+def check_writable(path: str | os.PathLike[str]) -> None:
+    """Make the parent folders of ``path`` and see that a file can be written there, before work whose result it will hold.
+
+    Raises:
+        RequestError: it cannot.
+    """
+    path = Path(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+        if path.is_dir():
+            raise IsADirectoryError(None, "Is a directory")
+    except OSError as error:
+        raise RequestError(f"cannot write {path}: {error.strerror or error}") from error
+
+
 def write_folder_atomic(path: str | os.PathLike[str], files: Mapping[str, bytes]) -> Path:
     """A new folder with these files, whole or not at all.
 

@@ -39,6 +39,15 @@ def test_a_folder_that_is_a_file_is_one_clear_message(tmp_path):
         files.read_json(tmp_path / "none.json")
 
 
+def test_whether_a_file_can_be_written_is_known_before(tmp_path):
+    files.check_writable(tmp_path / "new" / "x.json")
+    assert list((tmp_path / "new").iterdir()) == []
+    (tmp_path / "file").write_text("")
+    for place in (tmp_path / "file" / "x.json", tmp_path):
+        with pytest.raises(RequestError, match="cannot write"):
+            files.check_writable(place)
+
+
 def test_a_folder_is_there_whole_or_not_at_all(tmp_path, monkeypatch):
     folder = files.write_folder_atomic(tmp_path / "deep" / "out", {"a": b"1", "b": b"2"})
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == {"a": b"1", "b": b"2"}

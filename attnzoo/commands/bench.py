@@ -10,15 +10,15 @@ attnzoo bench peers train decode            some of its races
 
 from __future__ import annotations
 
+import os
 import sys
 from argparse import ArgumentParser, Namespace
-from pathlib import Path
 from typing import Any
 
 from attnzoo import groups
 from attnzoo.commands import add_device, add_json, names_and_options, print_json
 from attnzoo.errors import RequestError, unknown_backend
-from attnzoo.files import read_json, write_json_atomic, write_text_atomic
+from attnzoo.files import check_writable, read_json, write_json_atomic, write_text_atomic
 
 PEERS = "peers"
 DTYPES = ("float32", "bfloat16", "float16")
@@ -31,6 +31,7 @@ SIZES = {
     "vocab_size": (256, "V of the model"),
     "decode_tokens": (16, "tokens decoded or generated in one call"),
 }
+ALONE = {*SIZES, "level", "ops", "lengths", "n_kv_heads", "dtype", "limit", "compile", "fresh_memory"}  # not for peers
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -63,18 +64,18 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    old = read_json(arguments.against) if arguments.against else None
+    old = _older(arguments.against) if arguments.against else None
+    places = _places(arguments)
     found = _peers(arguments) if arguments.names[:1] == [PEERS] else _backends(arguments)
     from attnzoo.measure.trend import regressions
     from attnzoo.report import write_bench_report
     from attnzoo.report.bench_table import bench_csv, print_bench, regression_lines
 
-    out = Path(arguments.out) if arguments.out else None
-    if out:
-        write_json_atomic(out / "bench.json", found)
-    for path in filter(None, (arguments.csv, out and out / "bench.csv")):
+    for path in places["json"]:
+        write_json_atomic(path, found)
+    for path in places["csv"]:
         write_text_atomic(path, bench_csv(found))
-    for path in filter(None, (arguments.html, out and out / "bench.html")):
+    for path in places["html"]:
         write_bench_report(found, path)
     if arguments.json:
         print_json(found)
@@ -84,6 +85,24 @@ def run(arguments: Namespace) -> int:
     for line in regression_lines(worse):
         print(line, file=sys.stderr)
     return int(bool(worse) or any(row["status"] not in ("ok", "refused") for row in found["rows"]))
+
+
+def _places(arguments: Namespace) -> dict[str, list[str]]:
+    """kind -> the files that are to be written, once it is sure that they can be: a measurement is not lost at its end."""
+    asked = {"json": None, "csv": arguments.csv, "html": arguments.html}
+    in_folder = {kind: arguments.out and os.path.join(arguments.out, f"bench.{kind}") for kind in asked}
+    places = {kind: [path for path in (asked[kind], in_folder[kind]) if path] for kind in asked}
+    for path in (path for paths in places.values() for path in paths):
+        check_writable(path)
+    return places
+
+
+def _older(path: str) -> dict[str, Any]:
+    """What an earlier bench wrote."""
+    old = read_json(path)
+    if not isinstance(old, dict) or not isinstance(old.get("rows"), list):
+        raise RequestError(f"{path} holds no benchmark", ["--against takes the bench.json that --out wrote"])
+    return old
 
 
 def _backends(arguments: Namespace) -> dict[str, Any]:
@@ -113,9 +132,26 @@ def _backends(arguments: Namespace) -> dict[str, Any]:
 
 
 def _peers(arguments: Namespace) -> dict[str, Any]:
+    default = ArgumentParser()
+    add_arguments(default)
+    given = vars(arguments)
+    foreign = [name for name, value in vars(default.parse_args([])).items() if name in ALONE and given[name] != value]
+    faults = [f"--{name.replace('_', '-')} does not apply to peers, whose sizes are fixed" for name in foreign]
+    faults += (
+        [f"--device {arguments.device}: the races run on the CPU"] if arguments.device not in ("auto", "cpu") else []
+    )
+    faults += _time_faults(arguments)
+    if faults:
+        raise RequestError("attnzoo bench peers cannot do this", faults)
     from attnzoo.measure.peers import bench_peers
 
     return bench_peers(arguments.names[1:], quick=arguments.quick, seconds=arguments.seconds, seed=arguments.seed)
+
+
+def _time_faults(arguments: Namespace) -> list[str]:
+    if 0 < arguments.seconds < float("inf"):
+        return []
+    return [f"--seconds {arguments.seconds}: must be more than 0"]
 
 
 def _checked(arguments: Namespace) -> tuple[list[str], dict[str, dict[str, Any]], list[int]]:
@@ -131,8 +167,7 @@ def _checked(arguments: Namespace) -> tuple[list[str], dict[str, dict[str, Any]]
     heads, kv_heads = arguments.n_heads, arguments.n_kv_heads
     if kv_heads is not None and heads >= 1 and (kv_heads < 1 or heads % kv_heads):
         faults.append(f"--n-kv-heads {kv_heads} does not divide --n-heads {heads}")
-    if not 0 < arguments.seconds < float("inf"):
-        faults.append(f"--seconds {arguments.seconds}: must be more than 0")
+    faults += _time_faults(arguments)
     if arguments.limit is not None and not arguments.limit > 0:
         faults.append(f"--limit {arguments.limit}: must be more than 0")
     if arguments.quick:

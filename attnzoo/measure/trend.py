@@ -93,12 +93,18 @@ def regressions(new: Mapping[str, Any], old: Mapping[str, Any]) -> list[dict[str
     return found
 
 
+def _of_line(bar: Row) -> tuple:
+    """What a line compares: the fastest of its peers may be another one in every run."""
+    return bar["work"], bar["quantity"], bar["ours"]["name"], tuple(bar.get("peers") or [bar["peer"]["name"]])
+
+
 def _lost(bars: Sequence[Row], past: Sequence[Row]) -> list[dict[str, Any]]:
-    """Lines in which ours is fewer times as fast (or as small) as the same peer than it was, or is not measured any more."""
-    before = {(bar["work"], bar["quantity"], bar["peer"]["name"]): bar for bar in past if bar.get("ratio")}
-    shared = [(bar, was) for bar in bars if (was := before.get((bar["work"], bar["quantity"], bar["peer"]["name"])))]
+    """Lines in which ours is fewer times as fast (or as small) as the best of its peers than it was, or is not measured any
+    more."""
+    before = {_of_line(bar): bar for bar in past if bar.get("ratio")}
+    shared = [(bar, was) for bar in bars if (was := before.get(_of_line(bar)))]
     if not shared:
-        raise RequestError("the two benchmarks have no line in common", ["lines are matched by work and peer"])
+        raise RequestError("the two benchmarks have no line in common", ["lines are matched by work, ours and peers"])
     found = []
     for bar, was in shared:
         head = {"backend": bar["ours"]["name"], "op": bar["work"], "T": None}

@@ -154,11 +154,11 @@ def _row(race: Race, name: str, entry: Entry | None, timing: Timing) -> dict[str
 
 
 def _line(bar: Bar, entries: Mapping[str, Entry], timings: Mapping[str, Timing]) -> dict[str, Any]:
-    """{work, quantity, ours, peer, limit: {name, median, low, high}, ratio, at_most, rounds, bar, verdict, reasons}."""
+    """{work, quantity, peers, ours, peer, limit: {name, median, low, high}, ratio, at_most, rounds, bar, verdict, reasons}."""
     names = [name for name in (bar.ours, *bar.peers, bar.limit) if name]
     line: dict[str, Any] = {
         "work": bar.work, "quantity": bar.quantity, "bar": bar.factor, "ratio": None, "at_most": None, "rounds": 0,
-        "ours": {"name": bar.ours}, "peer": {"name": " / ".join(bar.peers)},
+        "ours": {"name": bar.ours}, "peer": {"name": " / ".join(bar.peers)}, "peers": list(bar.peers),
         "limit": {"name": bar.limit} if bar.limit else None, "verdict": "not measured",
         "reasons": [f"{name}: {reason}" for name in names for reason in timings[name].reasons],
     }  # fmt: skip

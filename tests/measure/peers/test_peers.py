@@ -163,6 +163,36 @@ def test_what_fell_back_against_a_peer_is_named():
         regressions({"rows": [], "bars": [bar(1.0, work="another")]}, old)
 
 
+def test_a_line_is_the_same_whichever_of_its_peers_is_fastest():
+    fast, side = ["static", "dynamic"], {"median": 1.0, "low": 1.0, "high": 1.0}
+    old = {"rows": [], "bars": [bar(2.0, peers=fast, peer={"name": "static", **side})]}
+    (worse,) = regressions({"rows": [], "bars": [bar(1.0, peers=fast, peer={"name": "dynamic", **side})]}, old)
+    assert worse["by"] == "times as fast as dynamic"
+    with pytest.raises(RequestError):  # of another contestant of ours
+        regressions({"rows": [], "bars": [bar(1.0, peers=fast, ours={"name": "reading", **side})]}, old)
+
+
+def test_sizes_that_races_do_not_take_are_refused(capsys):
+    words = [
+        "bench",
+        "peers",
+        "flat",
+        "--lengths",
+        "64",
+        "--n-heads",
+        "8",
+        "--compile",
+        "--device",
+        "cuda",
+        "--seconds",
+        "0",
+    ]
+    assert cli.main(words) == 2
+    said = capsys.readouterr().err
+    for word in ("--lengths", "--n-heads", "--compile", "--device cuda", "--seconds 0.0"):
+        assert word in said, word
+
+
 def test_the_table_the_page_and_the_csv():
     found = {
         "rows": [],
@@ -196,5 +226,8 @@ def test_one_command(tmp_path, capsys):
     (tmp_path / "old.json").write_text(json.dumps(found))
     assert cli.main([*words, "--against", str(tmp_path / "old.json")]) == 1
     assert "G = 1" in capsys.readouterr().err
+    (tmp_path / "other.json").write_text("{}")
+    assert cli.main([*words, "--against", str(tmp_path / "other.json")]) == 2
+    assert "holds no benchmark" in capsys.readouterr().err
     assert cli.main(["bench", "peers", "trian"]) == 2
     assert "did you mean 'train'" in capsys.readouterr().err
