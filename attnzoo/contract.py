@@ -208,7 +208,8 @@ def _checked(new_cache: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(new_cache)
     def make(self: Attention, batch_size: int, max_tokens: int, *how: Any, **named: Any) -> Any:
-        asked = dict(zip(("device", "dtype", "value_dim"), how, strict=False)) | named
+        known = ("device", "dtype", "value_dim")
+        asked = dict(zip(known, how, strict=False)) | {key: named[key] for key in known if key in named}
         check_room(batch_size, max_tokens, **asked)
         return new_cache(self, batch_size, max_tokens, *how, **named)
 

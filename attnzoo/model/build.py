@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -151,6 +152,9 @@ def latent_reasons(model: ModelConfig, cls: type[Attention], positions: str) -> 
             f"{cls.name} does not see q and k through q·k of whole heads alone: mla decodes with both in the latent space, "
             "where no other product of theirs is left"
         )
+    for method in ("new_cache", "cache_bytes"):
+        if "value_dim" not in inspect.signature(getattr(cls, method)).parameters:
+            why.append(f"{cls.name}'s {method} takes no value_dim; mla's is 0: values that are the keys, kept once")
     if not can.grouped_heads:
         why.append(f"{cls.name} cannot decode mla's latent, which is one key/value head")
     if model.n_kv_heads not in (None, model.n_heads):

@@ -202,3 +202,20 @@ def test_a_fused_kernel_decodes_the_latent():
         model(torch.randint(50, (1, 8)), cache=cache)
         model(torch.randint(50, (1, 1)), cache=cache)
     assert model.kernel == "sdpa/flash"
+
+
+@pytest.mark.parametrize("own", ["new_cache", "cache_bytes"])
+def test_a_cache_that_knows_no_value_dim_is_refused_before_any_work(monkeypatch, own):
+    sdpa, inherited = registry.get("sdpa"), getattr(attnzoo.Attention, own)
+    if own == "new_cache":
+        changed = lambda self, batch_size, max_tokens, device=None, dtype=None: inherited(  # noqa: E731
+            self, batch_size, max_tokens, device, dtype
+        )
+    else:
+        changed = lambda self, batch_size, max_tokens, dtype: inherited(self, batch_size, max_tokens, dtype)  # noqa: E731
+    monkeypatch.setattr(sdpa, own, changed)
+    with pytest.raises(Refused) as caught:
+        build_model(config("sdpa"), 50)
+    assert f"{own} takes no value_dim" in str(caught.value)
+    layer = build_model(config("sdpa", projection="qkv"), 50).layers[0].attention
+    assert layer.new_cache(1, 4).nbytes == layer.cache_bytes(1, 4, torch.float32)
