@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from attnzoo import registry
 from attnzoo.errors import RequestError, unknown, unknown_backend
-from attnzoo.measure.bench_row import Key, Setting, Work, machine, row_of
-from attnzoo.measure.latency import Timing, take_turns
+from attnzoo.measure.bench_row import Setting, machine
+from attnzoo.measure.bench_turns import OPS, Turns
 from attnzoo.measure.malloc import keep_freed_memory
-from attnzoo.measure.outcome import outcome
 from attnzoo.measure.roofline import machine_rates
 from attnzoo.measure.trend import growth
 
-OPS = {"operator": ("forward", "forward+backward"), "model": ("train_step", "prefill", "decode", "generate")}
 Verify = Callable[[str, str, torch.dtype, dict], tuple[str, list[str]]]
 
 
@@ -74,38 +71,20 @@ def bench(
     _check(names, level, ops, lengths, batch_size, rounds, seconds, options or {})
     end = None if limit is None else time.monotonic() + limit
     setting = Setting(
-        batch_size,
-        n_heads,
-        n_kv_heads,
-        head_dim,
-        dtype,
-        device,
-        n_layers,
-        decode_tokens,
-        seed,
-        options or {},
-        vocab_size,
-    )
+        batch_size, n_heads, n_kv_heads, head_dim, dtype, device, n_layers, decode_tokens, seed, options or {}, vocab_size
+    )  # fmt: skip
     keep_freed_memory()
     rates = machine_rates(device, dtype)
     verdicts = {name: (verify or quick_check)(name, device, dtype, setting.options.get(name, {})) for name in names}
+    turns = Turns(
+        level, verdicts, setting, lengths, rounds=rounds, seconds=seconds, baseline=baseline, dense_masks=dense_masks,
+        compiled=compiled, fresh_memory=fresh_memory,
+    )  # fmt: skip
     chosen = [op for op in OPS[level] if op in ops or not ops]
     rows: list[dict[str, Any]] = []
     for number, op in enumerate(chosen):
-        works, refused = _works(level, op, names, verdicts, setting, lengths, dense_masks, compiled)
-        with _room_for_graphs(len(works)) if compiled else nullcontext():
-            timings = take_turns(
-                {key: work.contestant for key, work in works.items()},
-                baseline={key: key.at(baseline) for key in works},
-                rounds=rounds, seconds=seconds * len(lengths), seed=seed, device=device,
-                limit=None if end is None else max(end - time.monotonic(), 0.0) / (len(chosen) - number),
-            )  # fmt: skip
-        timings |= {key: Timing(status=status, reasons=reasons) for key, (status, reasons) in refused.items()}
-        for key in sorted(timings, key=lambda key: key.n_tokens):  # a stable sort: the names keep their order
-            row = row_of(key, {"level": level, "op": op}, setting, works.get(key), timings[key], rates)
-            if fresh_memory and row["status"] == "ok":
-                row |= _fresh(level, key, op, setting)
-            rows.append(row)
+        left = None if end is None else max(end - time.monotonic(), 0.0) / (len(chosen) - number)
+        rows += turns.rows(op, rates, left)
     return {"rows": rows, "growth": growth(rows, _declared(names, setting)), "machine": machine(device, dtype, rates)}
 
 
@@ -119,67 +98,6 @@ def quick_check(name: str, device: str, dtype: torch.dtype, options: dict) -> tu
     if not report.passed:
         return "refused", report.refused or ["the quick check could try nothing"]
     return "ok", []
-
-
-def maker(level: str) -> Callable[..., Work]:
-    """(name, op, setting, T, compiled) -> `Work` of the level."""
-    from attnzoo.measure import bench_model, bench_operator
-
-    return bench_operator.make if level == "operator" else bench_model.make
-
-
-def _works(
-    level: str, op: str, names, verdicts, setting: Setting, lengths: Sequence[int], dense_masks: bool, compiled: bool
-):
-    """key -> work, and key -> (status, reasons) of those that cannot; all lengths together, so that the growth between
-    them is measured in the same rounds too."""
-    from attnzoo.measure import bench_operator
-
-    make = maker(level)
-    works: dict[Key, Work] = {}
-    refused: dict[Key, tuple[str, list[str]]] = {}
-    for n_tokens in lengths:
-        for key in (Key(name, n_tokens, how) for name in names for how in (False, True)[: 1 + compiled]):
-            status, reasons = verdicts[key.name]
-            if status == "ok":
-                try:
-                    works[key] = make(key.name, op, setting, n_tokens, key.compiled)
-                    continue
-                except Exception as error:  # the row keeps the reason
-                    status, reasons = outcome(error)
-            refused[key] = (status, reasons)
-        if level == "operator" and dense_masks:
-            able = [name for name in names if Key(name, n_tokens) in works]
-            extra = bench_operator.dense_masks(able, op, setting, n_tokens)
-            works |= {Key(name, n_tokens): work for name, work in extra.items()}
-    return works, refused
-
-
-@contextmanager
-def _room_for_graphs(n: int) -> Iterator[None]:
-    """torch.compile goes back to eager in silence after 8 graphs of one function; all backends share their base's."""
-    before = torch._dynamo.config.recompile_limit
-    torch._dynamo.config.recompile_limit = max(before, 2 * n)
-    try:
-        yield
-    finally:
-        torch._dynamo.config.recompile_limit = before
-
-
-def _fresh(level: str, key: Key, op: str, setting: Setting) -> dict[str, Any]:
-    """The memory columns of a row, from a process of its own."""
-    from attnzoo.measure.fresh import fresh_peak
-
-    if key.compiled or key.name not in registry.list_backends():
-        return {}
-    found = fresh_peak(level, key.name, op, setting, key.n_tokens)
-    return {
-        "peak_memory_bytes": found["bytes"],
-        "memory_method": found["method"],
-        "process_peak_bytes": found["process_bytes"],
-        "process_method": found["process_method"],
-        "reasons": found["reasons"],
-    }
 
 
 def _declared(names: Sequence[str], setting: Setting) -> dict[tuple[str, str, str], float]:

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from attnzoo import processes
-from attnzoo.measure.bench import maker
 from attnzoo.measure.bench_row import Setting
+from attnzoo.measure.bench_turns import maker
 from attnzoo.measure.malloc import return_freed_memory
 from attnzoo.measure.memory import (
     in_own_process,

@@ -1,0 +1,115 @@
+"""One work of a benchmark: what is built for it, timed in turns, and written into rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from attnzoo import registry
+from attnzoo.measure.bench_row import Key, Setting, Work, row_of
+from attnzoo.measure.latency import Timing, take_turns
+from attnzoo.measure.outcome import outcome
+
+OPS = {"operator": ("forward", "forward+backward"), "model": ("train_step", "prefill", "decode", "generate")}
+Verdict = tuple[str, list[str]]
+"""A status and its reasons."""
+
+
+@dataclass(frozen=True)
+class Turns:
+    """What the works of one benchmark share; see `attnzoo.measure.bench.bench`. ``verdicts``: of each backend, whether it is
+    correct."""
+
+    level: str
+    verdicts: Mapping[str, Verdict]
+    setting: Setting
+    lengths: Sequence[int]
+    rounds: int
+    seconds: float
+    baseline: str
+    dense_masks: bool
+    compiled: bool
+    fresh_memory: bool
+
+    def rows(self, op: str, rates: dict[str, float], limit: float | None) -> list[dict[str, Any]]:
+        """A row for each backend and length, in at most ``limit`` seconds."""
+        works, refused = self.works(op)
+        with _room_for_graphs(len(works)) if self.compiled else nullcontext():
+            timings = take_turns(
+                {key: work.contestant for key, work in works.items()},
+                baseline={key: key.at(self.baseline) for key in works},
+                rounds=self.rounds, seconds=self.seconds * len(self.lengths), seed=self.setting.seed,
+                device=self.setting.device, limit=limit,
+            )  # fmt: skip
+        timings |= {key: Timing(status=status, reasons=reasons) for key, (status, reasons) in refused.items()}
+        rows = []
+        for key in sorted(timings, key=lambda key: key.n_tokens):  # a stable sort: the names keep their order
+            row = row_of(key, {"level": self.level, "op": op}, self.setting, works.get(key), timings[key], rates)
+            if self.fresh_memory and row["status"] == "ok":
+                row |= _fresh(self.level, key, op, self.setting)
+            rows.append(row)
+        return rows
+
+    def works(self, op: str) -> tuple[dict[Key, Work], dict[Key, Verdict]]:
+        """Those that can, and those that cannot; all lengths together, so that the growth between them is measured in the
+        same rounds too."""
+        from attnzoo.measure import bench_operator
+
+        make = maker(self.level)
+        works: dict[Key, Work] = {}
+        refused: dict[Key, Verdict] = {}
+        for n_tokens in self.lengths:
+            for key in (
+                Key(name, n_tokens, how) for name in self.verdicts for how in (False, True)[: 1 + self.compiled]
+            ):
+                status, reasons = self.verdicts[key.name]
+                if status == "ok":
+                    try:
+                        works[key] = make(key.name, op, self.setting, n_tokens, key.compiled)
+                        continue
+                    except Exception as error:  # the row keeps the reason
+                        status, reasons = outcome(error)
+                refused[key] = (status, reasons)
+            if self.level == "operator" and self.dense_masks:
+                able = [name for name in self.verdicts if Key(name, n_tokens) in works]
+                extra = bench_operator.dense_masks(able, op, self.setting, n_tokens)
+                works |= {Key(name, n_tokens): work for name, work in extra.items()}
+        return works, refused
+
+
+def maker(level: str) -> Callable[..., Work]:
+    """(name, op, setting, T, compiled) -> `Work` of the level."""
+    from attnzoo.measure import bench_model, bench_operator
+
+    return bench_operator.make if level == "operator" else bench_model.make
+
+
+@contextmanager
+def _room_for_graphs(n: int) -> Iterator[None]:
+    """torch.compile goes back to eager in silence after 8 graphs of one function; all backends share their base's."""
+    before = torch._dynamo.config.recompile_limit
+    torch._dynamo.config.recompile_limit = max(before, 2 * n)
+    try:
+        yield
+    finally:
+        torch._dynamo.config.recompile_limit = before
+
+
+def _fresh(level: str, key: Key, op: str, setting: Setting) -> dict[str, Any]:
+    """The memory columns of a row, from a process of its own."""
+    from attnzoo.measure.fresh import fresh_peak
+
+    if key.compiled or key.name not in registry.list_backends():
+        return {}
+    found = fresh_peak(level, key.name, op, setting, key.n_tokens)
+    return {
+        "peak_memory_bytes": found["bytes"],
+        "memory_method": found["method"],
+        "process_peak_bytes": found["process_bytes"],
+        "process_method": found["process_method"],
+        "reasons": found["reasons"],
+    }
