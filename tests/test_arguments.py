@@ -123,6 +123,21 @@ SURFACE = {
             "cache": [3, {}, attn.new_cache(1, 4)],
         },
     ),
+    "generate": (
+        model.generate,
+        {"tokens": tokens, "max_new_tokens": 1},
+        {
+            "tokens": NOT_TENSOR,
+            "max_new_tokens": [*NOT_WHOLE, 0, None],
+            "temperature": [*NOT_NUMBER, -1],
+            "seed": NOT_WHOLE,
+            "top_k": [*NOT_WHOLE, 0],
+            "top_p": [p for p in [*NOT_NUMBER, 0, 1.5] if p is not None],
+            "use_cache": [*NOT_FLAG, None],
+            "key_padding": NOT_TENSOR,
+            "cache": [3, {}, attn.new_cache(1, 4)],
+        },
+    ),
     "compose": (
         attnzoo.compose,
         {"kind": "train"},
