@@ -15,8 +15,16 @@ backend does not declare must be refused, and counts as refused, not as passed.
 """
 
 
+MODELS = """## Language models
+
+What `attnzoo check --model` asks of a whole model and its task, beside the leak tests and the entropy canary. What a model has no
+argument or method for is skipped, with the reason.
+"""
+
+
 def page() -> str:
     import attnzoo.checks.suite as suite
+    from attnzoo.checks.model import OF_MODEL, OF_TASK
 
     lines, group = [HEAD], ""
     for one in suite.all_checks():
@@ -25,6 +33,9 @@ def page() -> str:
             module = sys.modules[f"attnzoo.checks.{group}"]
             lines.append(f"## {group.capitalize()}\n\n{(module.__doc__ or '').strip()}\n")
         lines.append(f"### {one.name.replace('_', '-')}\n\n{one.about}{' (quick)' if one.quick else ''}\n")
+    lines.append(MODELS)
+    for prop in (*OF_MODEL, *OF_TASK):
+        lines.append(f"### {prop.__name__.replace('_', '-')}\n\n{(prop.__doc__ or '').strip()}\n")
     return "\n".join(lines)
 
 

@@ -35,8 +35,10 @@ def modules_behind(fn: Any) -> list[nn.Module]:
 
 
 @contextmanager
-def prepared(modules: list[nn.Module], device: torch.device, seed: int) -> Iterator[int]:
-    """Evaluation mode, no gradients, a fixed random state, zero weights woken; all as before afterwards.
+def prepared(
+    modules: list[nn.Module], device: torch.device, seed: int, asleep: tuple[float, ...] = (0.0,)
+) -> Iterator[int]:
+    """Evaluation mode, no gradients, a fixed random state, weights that are ``asleep`` woken; all as before afterwards.
 
     Yields the number of woken weights.
     """
@@ -47,29 +49,30 @@ def prepared(modules: list[nn.Module], device: torch.device, seed: int) -> Itera
         torch.manual_seed(seed)
         for top in modules:
             top.eval()
-        asleep = _wake(modules, seed)
+        woken = _wake(modules, seed, asleep)
         try:
-            yield sum(held.numel() for _, _, held in asleep)
+            yield sum(held.numel() for _, _, held in woken)
         finally:
-            for parameter, zero, held in asleep:
-                parameter[zero] = held
+            for parameter, there, held in woken:
+                parameter[there] = held
             for module, mode in was_training:
                 module.training = mode
 
 
-def _wake(modules: list[nn.Module], seed: int) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """Put noise into the weights that are exactly 0; which ones they were, and what they held."""
+def _wake(modules: list[nn.Module], seed: int, asleep: tuple[float, ...]) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """Put noise into the weights that are exactly one of ``asleep``; which ones they were, and what they held."""
     draw = torch.Generator().manual_seed(seed)
-    asleep: list[tuple[Tensor, Tensor, Tensor]] = []
+    woken: list[tuple[Tensor, Tensor, Tensor]] = []
     for parameter in {id(p): p for m in modules for p in m.parameters()}.values():
         if not parameter.requires_grad or not parameter.is_floating_point():
             continue  # a frozen tensor of zeros and ones may be a mask
-        zero = parameter == 0
-        if zero.any():
-            asleep.append((parameter, zero, parameter[zero].clone()))
-            noise = torch.randn(int(zero.sum()), generator=draw) * 0.1
-            parameter[zero] = noise.to(parameter)
-    return asleep
+        there = torch.isin(parameter, torch.tensor(asleep).to(parameter))
+        if there.any():
+            held = parameter[there].clone()
+            woken.append((parameter, there, held))
+            noise = torch.randn(len(held), generator=draw) * 0.1
+            parameter[there] = held + noise.to(parameter)
+    return woken
 
 
 def rounding(dtype: torch.dtype, modules: list[nn.Module], device: torch.device) -> tuple[float, torch.dtype]:

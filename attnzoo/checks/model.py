@@ -23,6 +23,7 @@ from attnzoo.checks.compare import Failed, Skip
 from attnzoo.checks.leak import leak_test
 from attnzoo.checks.leak_setup import modules_behind, prepared
 from attnzoo.checks.leak_subject import LeakTest
+from attnzoo.checks.model_gradients import model_gradients
 from attnzoo.checks.model_properties import Model
 from attnzoo.checks.report import FAILED, PASSED, REFUSED, SKIPPED, CheckReport, Result
 from attnzoo.errors import Refused
@@ -35,6 +36,7 @@ OF_MODEL: tuple[Callable[[Model], str], ...] = (
     properties.left_padding,
     properties.right_padding,
     properties.documents_isolated,
+    model_gradients,
     decode_properties.decode_positions,
     decode_properties.full_cache,
     decode_properties.generation,
@@ -84,7 +86,8 @@ def check_model(
     assert vocab_size is not None
     started, device = time.perf_counter(), torch.device(device)
     modules, results = modules_behind(model), []
-    with prepared(modules, device, seed):
+    # a gain of 1 would hide where it is lost
+    with prepared(modules, device, seed, asleep=(0.0, 1.0)):
         subject = Model(model, vocab_size, device, torch.Generator().manual_seed(seed))
         dtype = str(subject(subject.tokens(1, 2)).dtype).removeprefix("torch.")
         results += [_attempt(prop, subject) for prop in OF_MODEL]

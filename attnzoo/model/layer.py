@@ -58,13 +58,18 @@ class AttentionLayer(nn.Module):
             if cache is not None:
                 raise RequestError("cross-attention has no cache: pass the same context at every step")
             phases = bias = None
+        remembered = None if cache is None else cache.conv
         q, k, v = self.projection(x, mask, phases, context=context, cache=cache)
         if self.log_n:
             q = q * self._log_counts(x, mask, context, cache).to(q.dtype)
         if cache is None:
             return self._merge(self.attention(q, k, v, mask, bias, x), x)
         decoder = self.projection.decoder(self.attention)
-        out = decoder.extend(q, k, v, cache.attention, mask, bias, x)
+        try:
+            out = decoder.extend(q, k, v, cache.attention, mask, bias, x)
+        except RequestError:
+            cache.conv = remembered  # tokens that were refused leave the cache as it was
+            raise
         return self._merge(self.projection.finish(out), x)
 
     def new_cache(self, batch_size: int, max_tokens: int, device=None, dtype=None) -> LayerCache:

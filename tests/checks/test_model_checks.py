@@ -68,6 +68,29 @@ def test_every_backend_and_position_scheme_passes(name, positions, options):
     assert report.passed, report
 
 
+@pytest.mark.parametrize(
+    ("name", "layers"),
+    [
+        ("exact", {"short_conv": 3, "output_gate": "headwise", "head_norm": True}),
+        ("exact", {"short_conv": 2, "qk_norm": False, "scale": "log_n", "tie_embeddings": False}),
+        ("sdpa", {"projection": "mla", "norm": "layer", "mlp": "gelu"}),
+        ("linear", {"attention_pattern": ["linear", "sdpa"], "mlp": "geglu"}),
+    ],
+)
+def test_every_part_of_a_layer_passes(name, layers):
+    model = assemble(ModelConfig(**SIZES, **layers), AttentionConfig(name, {}), PositionsConfig(), V, 0)
+    report = check(model)
+    assert report.passed, report
+    assert {r.check for r in report.results if r.status == PASSED} >= {"model_gradients", "full_cache", "generation"}
+
+
+def test_gradients_of_a_function_are_skipped_with_the_reason():
+    model = lm()
+    results = {r.check: r for r in check(lambda tokens: model(tokens)).results}
+    assert results["model_gradients"].status == SKIPPED
+    assert "pass the module itself" in results["model_gradients"].detail
+
+
 def test_blocks_counted_from_the_first_token_are_said_to_be():
     model = lm("block_sparse", block=4)
     results = {r.check: r for r in check(model).results}

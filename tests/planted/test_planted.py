@@ -46,7 +46,8 @@ def test_there_are_enough_of_them():
 
 def test_table_lists_every_bug():
     """Whether each cell still holds is for `scripts/planted_table.py --check`; here no row may be missing, nor stale."""
-    rows = [line for line in DOCS.read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
+    page = DOCS.read_text(encoding="utf-8").partition("## Language models")[0]
+    rows = [line for line in page.splitlines() if line.startswith("| `")]
     listed = {line.split("`")[1]: line for line in rows}
     assert set(listed) == {bug.__name__ for bug in planted()}, "run scripts/planted_table.py"
     for bug in planted():
