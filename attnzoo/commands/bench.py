@@ -26,7 +26,7 @@ SIZES = {
     "batch_size": (1, "B"),
     "n_heads": (4, "H"),
     "head_dim": (64, "D"),
-    "rounds": (15, "most rounds of timing"),
+    "rounds": (200, "most rounds of timing; they end before when the interval of each ratio is narrow"),
     "n_layers": (2, "L of the model"),
     "vocab_size": (256, "V of the model"),
     "decode_tokens": (16, "tokens decoded or generated in one call"),
@@ -50,7 +50,9 @@ def add_arguments(parser: ArgumentParser) -> None:
         parser.add_argument(flag, type=int, default=default, metavar="N", help=f"{meaning} ({default})")
     parser.add_argument("--n-kv-heads", type=int, metavar="N", help="G (the backend's own)")
     parser.add_argument("--dtype", choices=DTYPES, default="float32")
-    parser.add_argument("--seconds", type=float, default=20.0, help="time limit of the rounds of one length (20)")
+    parser.add_argument(
+        "--seconds", type=float, default=10.0, help="time limit of the rounds of one length, or of one race (10)"
+    )
     parser.add_argument("--limit", type=float, help="time limit of everything, in seconds; what is not reached says so")
     parser.add_argument("--compile", action="store_true", help="each backend under torch.compile too")
     parser.add_argument("--fresh-memory", action="store_true", help="peak memory of each row in its own process; slow")

@@ -12,6 +12,7 @@ from attnzoo import registry
 from attnzoo.errors import RequestError, unknown, unknown_backend
 from attnzoo.measure.bench_row import Setting, machine
 from attnzoo.measure.bench_turns import OPS, Turns
+from attnzoo.measure.latency import MOST_ROUNDS
 from attnzoo.measure.malloc import keep_freed_memory
 from attnzoo.measure.roofline import machine_rates
 from attnzoo.measure.trend import growth
@@ -31,8 +32,8 @@ def bench(
     head_dim: int = 64,
     dtype: torch.dtype = torch.float32,
     device: str = "cpu",
-    rounds: int = 15,
-    seconds: float = 20.0,
+    rounds: int = MOST_ROUNDS,
+    seconds: float = 10.0,
     seed: int = 0,
     baseline: str = "sdpa",
     options: Mapping[str, dict] | None = None,
@@ -50,7 +51,8 @@ def bench(
     Args:
         level: operator (forward, forward+backward), or model (train_step, prefill, decode and generate per token).
         ops: of these works of the level only those; all when empty.
-        rounds, seconds: at most so many rounds of one work, and so long for each length.
+        rounds, seconds: at most so many rounds of one work, and so long for each length; they end before when the
+            interval of each ratio to the baseline is narrow (see `take_turns`).
         limit: seconds for everything, checks and warm-up included; what is not reached is interrupted and says so.
         baseline: ratios refer to it where it is among the names.
         options: name -> the backend's own options.

@@ -37,8 +37,13 @@ def interval_of_median(samples: Sequence[float], level: float = 0.95) -> Interva
     if not samples:
         raise RequestError("a median needs at least one sample")
     ordered, n = sorted(samples), len(samples)
-    k, below = 0, 0.5**n  # below: P(at most k samples lie under the median)
-    while k + 1 < n / 2 and 2 * (below + math.comb(n, k + 1) * 0.5**n) <= 1 - level:
+    k, below = 0, _probability(n, 0)  # below: P(at most k samples lie under the median)
+    while k + 1 < n / 2 and 2 * (below + _probability(n, k + 1)) <= 1 - level:
         k += 1
-        below += math.comb(n, k) * 0.5**n
+        below += _probability(n, k)
     return Interval(median(ordered), ordered[k], ordered[n - 1 - k])
+
+
+def _probability(n: int, k: int) -> float:
+    """Of k heads in n throws of a fair coin; by logarithms, since 2^-n is no float from n = 1075 on."""
+    return math.exp(math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1) - n * math.log(2))

@@ -15,6 +15,7 @@ from attnzoo.measure.interval import Interval, interval_of_median
 from attnzoo.measure.outcome import outcome
 
 FEWEST_ROUNDS = 6  # the fewest for which order statistics reach 95 %: 1 - 2/2^6 = 96.9 %
+MOST_ROUNDS = 200  # of a bench, whose rounds end when intervals are narrow or the time is over
 SHORTEST_SAMPLE = 0.002  # seconds; a shorter contestant is called several times in a row
 
 

@@ -27,6 +27,12 @@ def test_interval_covers_95_percent_and_no_tighter_one_does(n):
     assert coverage(n, k + 1, interval.high - 1) < 0.95
 
 
+def test_the_interval_narrows_with_any_number_of_samples():
+    widths = [interval_of_median([1 + i / n for i in range(n)]).width for n in (50, 200, 1000, 5000)]
+    expected = [1.96 / n**0.5 / 1.5 for n in (50, 200, 1000, 5000)]  # the normal approximation, around a median of 1.5
+    assert widths == pytest.approx(expected, rel=0.15)
+
+
 @given(st.lists(st.floats(0.001, 1e6), min_size=1, max_size=40))
 def test_interval_is_ordered_and_within_the_samples(samples):
     interval = interval_of_median(samples)

@@ -34,7 +34,7 @@ def bench_peers(
     names: Sequence[str] = (),
     *,
     quick: bool = False,
-    seconds: float = 20.0,
+    seconds: float = 10.0,
     seed: int = 0,
     verify: Verify | None = None,
 ) -> dict[str, Any]:

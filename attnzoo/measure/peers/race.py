@@ -11,7 +11,7 @@ from torch import finfo as precision_of
 
 from attnzoo.errors import AttnzooError
 from attnzoo.measure.interval import Interval, interval_of_median
-from attnzoo.measure.latency import Contestant, Timing, take_turns
+from attnzoo.measure.latency import MOST_ROUNDS, Contestant, Timing, take_turns
 from attnzoo.measure.outcome import outcome
 
 
@@ -74,7 +74,7 @@ class Race:
     backends: tuple[str, ...]
     entries: Mapping[str, Callable[[], Entry]]
     bars: Sequence[Bar]
-    rounds: int = 15
+    rounds: int = MOST_ROUNDS
 
 
 def run(race: Race, *, seconds: float, seed: int, device: str = "cpu") -> tuple[list[dict], list[dict]]:
