@@ -14,6 +14,8 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import torch
+from torch import Tensor
+from torch.nn import functional as F
 
 from attnzoo import Mask, build, list_backends, registry
 from attnzoo.checks import check
@@ -127,22 +129,20 @@ def operators_part(seconds: float, out: Path) -> dict:
 
 
 def window_part(seconds: float, out: Path) -> dict:
-    """A window of 1024 at 64k tokens against full attention: FlexAttention and ours."""
+    """A window of 1024 at 64k tokens against full attention: FlexAttention and ours; and what is around the kernel."""
+    found = [run(race, seconds=seconds / 4, seed=0, device=DEVICE) for race in (window_race(), interface_race())]
+    rows, lines = ([line for part in found for line in part[which]] for which in (0, 1))
+    return {"rows": rows, "bars": lines, "growth": [], "machine": machine(DEVICE, SPEED, machine_rates(DEVICE, SPEED))}
+
+
+def window_race() -> Race:
     n_tokens, window, heads, head_dim = (128, 16, 2, 16) if SMALL else (65536, 1024, 8, 64)
-    q, k, v, gradient = (torch.randn(1, heads, n_tokens, head_dim, device=DEVICE, dtype=SPEED) for _ in range(4))
     backward = not (SMALL and DEVICE == "cpu")  # FlexAttention has none on a CPU
-    for t in (q, k, v):
-        t.requires_grad_(backward)
+    tensors = inputs(1, heads, n_tokens, head_dim, backward)
 
     def entry(name: str, mask: Mask, **options: int) -> Entry:
         attn = build(name, n_heads=heads, head_dim=head_dim, **options)
-
-        def call() -> None:
-            result = attn(q, k, v, mask)
-            if backward:
-                torch.autograd.grad(result, (q, k, v), gradient)
-
-        return Entry(Contestant(call), lambda: attn.kernel)
+        return operator(lambda q, k, v: attn(q, k, v, mask), tensors, backward, lambda: attn.kernel)
 
     entries = {
         "full": lambda: entry("sdpa", Mask()),
@@ -151,9 +151,45 @@ def window_part(seconds: float, out: Path) -> dict:
     }
     work = f"window {window} against full attention, T {n_tokens}, forward{' + backward' if backward else ''}"
     bars = [Bar(work, name, ("full",), 15.0) for name in ("flex", "sliding_window")]
-    shape = {"T": n_tokens, "B": 1, "H": heads, "G": heads, "D": head_dim, "dtype": str(SPEED).removeprefix("torch.")}
-    rows, lines = run(Race(work, shape, (), entries, bars, rounds=9), seconds=seconds / 2, seed=0, device=DEVICE)
-    return {"rows": rows, "bars": lines, "growth": [], "machine": machine(DEVICE, SPEED, machine_rates(DEVICE, SPEED))}
+    return Race(work, shape(1, heads, n_tokens, head_dim), (), entries, bars, rounds=9)
+
+
+def interface_race() -> Race:
+    """`sdpa` through the interface against torch's function by hand, where the kernel takes least."""
+    batch, heads, n_tokens, head_dim = (1, 2, 64, 16) if SMALL else (8, 12, 1024, 64)
+    tensors = inputs(batch, heads, n_tokens, head_dim, True)
+    attn = build("sdpa", n_heads=heads, head_dim=head_dim)
+    entries = {
+        "sdpa": lambda: operator(attn, tensors, True, lambda: attn.kernel),
+        "by hand": lambda: operator(
+            lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), tensors, True, lambda: None
+        ),
+    }
+    work = f"what is around the kernel, B {batch}, T {n_tokens}, forward + backward"
+    bars = [Bar(work, "sdpa", ("by hand",), 1 / 1.1)]
+    return Race(work, shape(batch, heads, n_tokens, head_dim), (), entries, bars, rounds=50)
+
+
+def inputs(batch: int, heads: int, n_tokens: int, head_dim: int, backward: bool) -> list[Tensor]:
+    """q, k, v and the gradient of the output."""
+    drawn = [torch.randn(batch, heads, n_tokens, head_dim, device=DEVICE, dtype=SPEED) for _ in range(4)]
+    return [t.requires_grad_(backward and number < 3) for number, t in enumerate(drawn)]
+
+
+def operator(call: Callable[..., Tensor], tensors: list[Tensor], backward: bool, kernel: Callable) -> Entry:
+    q, k, v, gradient = tensors
+
+    def once() -> None:
+        result = call(q, k, v)
+        if backward:
+            torch.autograd.grad(result, (q, k, v), gradient)
+
+    return Entry(Contestant(once), kernel)
+
+
+def shape(batch: int, heads: int, n_tokens: int, head_dim: int) -> dict:
+    dtype = str(SPEED).removeprefix("torch.")
+    return {"T": n_tokens, "B": batch, "H": heads, "G": heads, "D": head_dim, "dtype": dtype}
 
 
 def train_part(seconds: float, out: Path) -> dict:

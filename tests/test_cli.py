@@ -83,6 +83,7 @@ WRONG = [
     "bench spda",
     "bench sdpa --lengths 0,x --n-heads 0 --seconds 0",
     "bench sdpa --n-kv-heads 3",
+    "bench sdpa --n-heads 4,6 --n-kv-heads 4 --dtype float32,fp16 --batch-size 1,",
     "bench sdpa sdpa.chunk=3",
     "bench sdpa linear.chunk=3",
     "bench sdpa --ops backward",

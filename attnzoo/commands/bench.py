@@ -4,12 +4,14 @@ attnzoo bench sdpa sliding_window linear --lengths 1024,2048,4096
 attnzoo bench sdpa sliding_window sliding_window.window=128 --compile
 attnzoo bench --level model --ops train_step,decode --json
 attnzoo bench --out runs/bench              bench.json, bench.csv and bench.html
+attnzoo bench sdpa gqa --n-kv-heads 1,4 --dtype float32,bfloat16      several shapes, a table each
 attnzoo bench peers                         against what people would use instead: the extra 'peers'
 attnzoo bench peers train decode            some of its races
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 from argparse import ArgumentParser, Namespace
@@ -17,21 +19,25 @@ from typing import Any
 
 from attnzoo import groups
 from attnzoo.commands import add_device, add_json, names_and_options, print_json
-from attnzoo.errors import RequestError, unknown_backend
+from attnzoo.errors import RequestError, unknown, unknown_backend
 from attnzoo.files import check_writable, read_json, write_json_atomic, write_text_atomic
 
 PEERS = "peers"
 DTYPES = ("float32", "bfloat16", "float16")
+SHAPES = {
+    "batch_size": ("1", "B"),
+    "n_heads": ("4", "H"),
+    "n_kv_heads": (None, "G (the backend's own)"),
+    "head_dim": ("64", "D"),
+    "dtype": ("float32", "of " + ", ".join(DTYPES)),
+}
 SIZES = {
-    "batch_size": (1, "B"),
-    "n_heads": (4, "H"),
-    "head_dim": (64, "D"),
     "rounds": (200, "most rounds of timing; they end before when the interval of each ratio is narrow"),
     "n_layers": (2, "L of the model"),
     "vocab_size": (256, "V of the model"),
     "decode_tokens": (16, "tokens decoded or generated in one call"),
 }
-ALONE = {*SIZES, "level", "ops", "lengths", "n_kv_heads", "dtype", "limit", "compile", "fresh_memory"}  # not for peers
+ALONE = {*SHAPES, *SIZES, "level", "ops", "lengths", "limit", "compile", "fresh_memory"}  # not for peers
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -45,11 +51,11 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--ops", default="", metavar="OP,…", help="of the level's works only these (all)")
     parser.add_argument("--lengths", default="512,1024,2048", metavar="T,T,…", help="sequence lengths (512,1024,2048)")
-    for name, (default, meaning) in SIZES.items():
-        flag = f"--{name.replace('_', '-')}"
-        parser.add_argument(flag, type=int, default=default, metavar="N", help=f"{meaning} ({default})")
-    parser.add_argument("--n-kv-heads", type=int, metavar="N", help="G (the backend's own)")
-    parser.add_argument("--dtype", choices=DTYPES, default="float32")
+    for name, (shape, meaning) in SHAPES.items():
+        shown = meaning if shape is None else f"{meaning} ({shape})"
+        parser.add_argument(flag(name), default=shape, metavar="N,N,…", help=f"{shown}; every combination is measured")
+    for name, (size, meaning) in SIZES.items():
+        parser.add_argument(flag(name), type=int, default=size, metavar="N", help=f"{meaning} ({size})")
     parser.add_argument(
         "--seconds", type=float, default=10.0, help="time limit of the rounds of one length, or of one race (10)"
     )
@@ -63,6 +69,10 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--against", metavar="OLD.json", help="name what became slower since, exit 1 if anything did")
     add_device(parser)
     add_json(parser)
+
+
+def flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def run(arguments: Namespace) -> int:
@@ -108,21 +118,20 @@ def _older(path: str) -> dict[str, Any]:
 
 
 def _backends(arguments: Namespace) -> dict[str, Any]:
-    names, options, lengths = _checked(arguments)
+    names, options, lengths, shapes = _checked(arguments)
     import torch
 
     from attnzoo import registry
     from attnzoo.measure import resolve_device
-    from attnzoo.measure.bench import bench
+    from attnzoo.measure.bench import bench_shapes
 
-    return bench(
+    return bench_shapes(
         names or registry.list_backends(),
+        [shape | {"dtype": getattr(torch, shape["dtype"])} for shape in shapes],
         level=arguments.level,
         ops=[word for word in arguments.ops.split(",") if word],
         lengths=lengths,
         device=resolve_device(arguments.device),
-        dtype=getattr(torch, arguments.dtype),
-        n_kv_heads=arguments.n_kv_heads,
         seconds=arguments.seconds,
         limit=arguments.limit,
         seed=arguments.seed,
@@ -138,7 +147,7 @@ def _peers(arguments: Namespace) -> dict[str, Any]:
     add_arguments(default)
     given = vars(arguments)
     foreign = [name for name, value in vars(default.parse_args([])).items() if name in ALONE and given[name] != value]
-    faults = [f"--{name.replace('_', '-')} does not apply to peers, whose sizes are fixed" for name in foreign]
+    faults = [f"{flag(name)} does not apply to peers, whose sizes are fixed" for name in foreign]
     faults += (
         [f"--device {arguments.device}: the races run on the CPU"] if arguments.device not in ("auto", "cpu") else []
     )
@@ -156,19 +165,18 @@ def _time_faults(arguments: Namespace) -> list[str]:
     return [f"--seconds {arguments.seconds}: must be more than 0"]
 
 
-def _checked(arguments: Namespace) -> tuple[list[str], dict[str, dict[str, Any]], list[int]]:
-    """The named backends, their options, and the lengths; every fault of the request in one error."""
+def _checked(
+    arguments: Namespace,
+) -> tuple[list[str], dict[str, dict[str, Any]], list[int], list[dict[str, Any]]]:
+    """The named backends, their options, the lengths and the shapes; every fault of the request in one error."""
     known = groups.backend_names()
     names, options, faults = names_and_options(arguments.names)
     faults += [unknown_backend(name, known) for name in names if name not in known]
-    words = arguments.lengths.split(",")
-    faults += [f"--lengths: {word!r} is no length" for word in words if not (word.isdigit() and int(word))]
+    lengths = _numbers("--lengths", arguments.lengths, faults)
+    shapes = _shapes(arguments, faults)
     for name in SIZES:
         if getattr(arguments, name) < 1:
-            faults.append(f"--{name.replace('_', '-')} {getattr(arguments, name)}: must be at least 1")
-    heads, kv_heads = arguments.n_heads, arguments.n_kv_heads
-    if kv_heads is not None and heads >= 1 and (kv_heads < 1 or heads % kv_heads):
-        faults.append(f"--n-kv-heads {kv_heads} does not divide --n-heads {heads}")
+            faults.append(f"{flag(name)} {getattr(arguments, name)}: must be at least 1")
     faults += _time_faults(arguments)
     if arguments.limit is not None and not arguments.limit > 0:
         faults.append(f"--limit {arguments.limit}: must be more than 0")
@@ -176,4 +184,27 @@ def _checked(arguments: Namespace) -> tuple[list[str], dict[str, dict[str, Any]]
         faults.append("--quick belongs to `attnzoo bench peers`: here --lengths and the sizes say how small")
     if faults:
         raise RequestError("attnzoo bench cannot do this", faults)
-    return names, options, [int(word) for word in words]
+    return names, options, lengths, shapes
+
+
+def _shapes(arguments: Namespace, faults: list[str]) -> list[dict[str, Any]]:
+    """Every combination of what was given for each of `SHAPES`."""
+    given: dict[str, list[Any]] = {"dtype": list(dict.fromkeys(arguments.dtype.split(",")))}
+    faults += [unknown("dtype", word, DTYPES) for word in given["dtype"] if word not in DTYPES]
+    for name in SHAPES:
+        if name not in given:
+            words = getattr(arguments, name)
+            given[name] = [None] if words is None else _numbers(flag(name), words, faults)
+    pairs = [(h, g) for h in given["n_heads"] for g in given["n_kv_heads"] if g is not None]
+    faults += [f"--n-kv-heads {g} does not divide --n-heads {h}" for h, g in pairs if h % g]
+    return [dict(zip(given, values, strict=True)) for values in itertools.product(*given.values())]
+
+
+def _numbers(name: str, text: str, faults: list[str]) -> list[int]:
+    """'1,2' as [1, 2], each once; what is no positive number goes to the faults."""
+    words = list(dict.fromkeys(text.split(",")))
+    good = [int(word) for word in words if word.isdecimal() and int(word)]
+    faults += [
+        f"{name}: {word!r} is no whole number of at least 1" for word in words if not word.isdecimal() or not int(word)
+    ]
+    return good

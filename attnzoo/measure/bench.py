@@ -14,7 +14,7 @@ from attnzoo.measure.bench_row import Setting, machine
 from attnzoo.measure.bench_turns import OPS, Turns
 from attnzoo.measure.latency import MOST_ROUNDS
 from attnzoo.measure.malloc import keep_freed_memory
-from attnzoo.measure.roofline import machine_rates
+from attnzoo.measure.roofline import RATES, machine_rates
 from attnzoo.measure.trend import growth
 
 Verify = Callable[[str, str, torch.dtype, dict], tuple[str, list[str]]]
@@ -88,6 +88,49 @@ def bench(
         left = None if end is None else max(end - time.monotonic(), 0.0) / (len(chosen) - number)
         rows += turns.rows(op, rates, left)
     return {"rows": rows, "growth": growth(rows, _declared(names, setting)), "machine": machine(device, dtype, rates)}
+
+
+def bench_shapes(names: Sequence[str], shapes: Sequence[Mapping[str, Any]], **settings: Any) -> dict[str, Any]:
+    """One benchmark of several shapes, each with its own rounds and ratios.
+
+    Args:
+        shapes: of each the arguments of `bench` that tell it from the others: batch_size, n_heads, n_kv_heads,
+            head_dim, dtype.
+        settings: the other arguments of `bench`; ``limit`` is of all shapes together.
+
+    Returns:
+        As `bench`; the machine's rates are named by the dtype where there are several.
+
+    Raises:
+        RequestError: as `bench`, before anything is measured.
+    """
+    verify = settings.pop("verify", None) or cache_of(quick_check)
+    limit = settings.pop("limit", None)
+    end = None if limit is None else time.monotonic() + limit
+    found = []
+    for number, shape in enumerate(shapes):
+        left = None if end is None else max(end - time.monotonic(), 0.0) / (len(shapes) - number)
+        found.append(bench(names, verify=verify, limit=left, **shape, **settings))
+    machines = [part["machine"] for part in found]
+    whole = dict(machines[0])
+    if len({each["dtype"] for each in machines}) > 1:
+        whole = {key: value for key, value in whole.items() if key not in RATES}
+        whole |= {f"{key}_{each['dtype']}": each[key] for each in machines for key in RATES}
+        whole["dtype"] = ", ".join(dict.fromkeys(each["dtype"] for each in machines))
+    return {key: [line for part in found for line in part[key]] for key in ("rows", "growth")} | {"machine": whole}
+
+
+def cache_of(verify: Verify) -> Verify:
+    """The same, asked once for a backend, device and dtype."""
+    known: dict[tuple, tuple[str, list[str]]] = {}
+
+    def once(name: str, device: str, dtype: torch.dtype, options: dict) -> tuple[str, list[str]]:
+        key = (name, device, dtype)
+        if key not in known:
+            known[key] = verify(name, device, dtype, options)
+        return known[key]
+
+    return once
 
 
 def quick_check(name: str, device: str, dtype: torch.dtype, options: dict) -> tuple[str, list[str]]:

@@ -80,6 +80,7 @@ def row_of(key: Key, place: dict, setting: Setting, work: Work | None, timing: T
         "H": setting.n_heads,
         "G": None if work is None else work.n_kv_heads,
         "D": setting.head_dim,
+        "n_kv_heads": setting.n_kv_heads,
         "dtype": str(setting.dtype).removeprefix("torch."),
         "timing": None,
         "flops": None,

@@ -25,7 +25,7 @@ def growth(rows: Sequence[Row], declared: Mapping[tuple[str, str, str], float]) 
         declared: (backend, op, "time" or "memory") -> the exponent the backend claims; absent where it claims none.
 
     Returns:
-        {backend, level, op, quantity, exponent, low, high, declared, lengths, verdict} where at least two lengths ran.
+        {…the rows' key but T…, quantity, exponent, low, high, declared, lengths, verdict} where at least two lengths ran.
         Of time it is the median over the rounds, each of which timed all lengths, with its distribution-free interval.
     """
     groups: dict[tuple, list[Row]] = {}
@@ -43,7 +43,7 @@ def growth(rows: Sequence[Row], declared: Mapping[tuple[str, str, str], float]) 
             lengths = [row["T"] for row in group]
             each = [slope(lengths, values) for values in zip(*(read(row) for row in group), strict=False)]
             fit = interval_of_median(each)
-            head = {key: group[0][key] for key in ("backend", "level", "op")}
+            head: Row = {key: group[0].get(key) for key in (*KEY, "n_kv_heads") if key != "T"}
             claim = declared.get((head["backend"], head["op"], quantity))
             verdict = None
             if claim is not None and max(lengths) >= TELLING:

@@ -9,20 +9,20 @@ from typing import Any
 
 from attnzoo.files import write_text_atomic
 from attnzoo.report.bars import HEAD, bar_lines
-from attnzoo.report.columns import MIB, decimals_for, fixed
+from attnzoo.report.bench_rows import GROWTH, Quantity, Row, cells, growth_cells, parts, quantities
+from attnzoo.report.columns import MIB
 from attnzoo.report.groups import clean, distinct
 from attnzoo.report.marks import Series
 from attnzoo.report.page import render
 from attnzoo.report.plots import Plot
 from attnzoo.report.records import dig, number
-from attnzoo.report.scales import Axis, compact, tokens
+from attnzoo.report.scales import Axis, tokens
 from attnzoo.report.svg import Chart
 
 _MEASURES = (
     ("timing.median", 1.0, "time", "ms"),
     ("peak_memory_bytes", MIB, "peak memory", "MiB"),
 )
-_SHAPE = ("B", "H", "G", "D", "dtype")
 
 
 def write_bench_report(bench: Mapping[str, Any], path: str | os.PathLike[str]) -> Path:
@@ -42,19 +42,18 @@ def bench_html(bench: Mapping[str, Any]) -> str:
     """The page as text."""
     rows = bench.get("rows") or []
     backends = distinct(row.get("backend") for row in rows)
-    parts = dict.fromkeys((str(row.get("level")), str(row.get("op"))) for row in rows)
-    groups = {part: [row for row in rows if (str(row.get("level")), str(row.get("op"))) == part] for part in parts}
-    plots = [_plot(part, group, backends, measure) for part, group in groups.items() for measure in _MEASURES]
+    groups = parts(rows)
+    plots = [_plot(title, group, backends, measure) for title, group in groups.items() for measure in _MEASURES]
+    shown = quantities(rows)
     return render(
         "bench.html.j2",
         title=_title(bench, backends),
-        machine=[
-            (str(k).replace("_", " "), clean(v)) for k, v in dict(bench.get("machine") or {}).items() if v is not None
-        ],
+        machine=[_fact(k, v) for k, v in dict(bench.get("machine") or {}).items() if v is not None],
         plots=[plot for plot in plots if plot],
-        tables=[(f"{level}: {op}", _lines(group, backends)) for (level, op), group in groups.items()],
+        columns=shown,
+        tables=[(title, _lines(group, backends, shown)) for title, group in groups.items()],
         reasons=_reasons(rows),
-        growth=_growth(bench.get("growth") or []),
+        growth=(GROWTH, growth_cells(bench.get("growth") or [])),
         bars=(HEAD, bar_lines(bench.get("bars") or [])),
     )
 
@@ -66,8 +65,8 @@ def _title(bench: Mapping[str, Any], backends: Sequence[str]) -> str:
 
 
 def _plot(
-    part: tuple[str, str],
-    rows: Sequence[Mapping[str, Any]],
+    part: str,
+    rows: Sequence[Row],
     backends: Sequence[str],
     measure: tuple[str, float, str, str],
 ) -> Plot | None:
@@ -87,51 +86,36 @@ def _plot(
         series.append(Series(clean(backend), style, points, notes, y_interval=[_interval(row, path) for row in mine]))
     if len(lengths) < 2:
         return None
-    title = f"{part[0].capitalize()}, {part[1].replace('_', ' ')}: {name}"
+    title = f"{part[0].upper()}{part[1:].replace('_', ' ')}: {name}"
     x = Axis("sequence length, tokens", True, ticks=sorted(lengths), text=tokens)
     chart = Chart(title, x, Axis(f"{name}, {unit}", True, "low"), series)
     return Plot(title, chart.svg(), "Both axes logarithmic: slope 1 is linear, slope 2 quadratic.")
 
 
-def _interval(row: Mapping[str, Any], path: str) -> tuple[float, float] | None:
+def _interval(row: Row, path: str) -> tuple[float, float] | None:
     low, high = number(row, "timing.low"), number(row, "timing.high")
     return (low, high) if path.startswith("timing") and low and high else None
 
 
-def _lines(rows: Sequence[Mapping[str, Any]], backends: Sequence[str]) -> list[dict[str, Any]]:
-    """Table rows: (number to sort by, shown text) for each measure, with the interval of the time."""
-    digits = {
-        path: decimals_for([value / scale for row in rows if (value := number(row, path)) is not None])
-        for path, scale, _, _ in _MEASURES
-    }
-    lines = []
-    for row in rows:
-        line = {name: row.get(name) for name in ("backend", "T", "kernel", "status")}
-        line["style"] = backends.index(str(row.get("backend")))
-        line["shape"] = " ".join(f"{key} {row[key]}" for key in _SHAPE if row.get(key) is not None)
-        numbers: list[tuple[float | None, str, str]] = []
-        for path, scale, _, _ in _MEASURES:
-            value, between = number(row, path), _interval(row, path)
-            text = "–" if value is None else fixed(value / scale, digits[path])
-            shown = "–".join(fixed(end / scale, digits[path]) for end in between) if between else ""
-            numbers.append((value, text, shown))
-        flops = number(row, "flops")
-        numbers.append((flops, "–" if flops is None else compact(flops), ""))
-        lines.append({**line, "numbers": numbers})
-    return lines
+def _fact(name: str, value: Any) -> tuple[str, str]:
+    """A line about the machine, rates in the units people use."""
+    for end, unit in (("_flops_per_s", "GFLOP/s"), ("_bytes_per_s", "GB/s")):
+        if end in name and isinstance(value, float):
+            return name.replace(end, " rate").replace("_", " "), f"{value / 1e9:,.0f} {unit}"
+    return name.replace("_", " "), clean(value)
 
 
-def _reasons(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
+def _lines(rows: Sequence[Row], backends: Sequence[str], shown: Sequence[Quantity]) -> list[dict[str, Any]]:
+    """Table rows: the cells of each quantity with the interval below."""
+    columns = [cells(rows, quantity) for quantity in shown]
+    return [
+        {name: row.get(name) for name in ("backend", "T", "G", "kernel", "status")}
+        | {"style": backends.index(str(row.get("backend"))), "numbers": [column[n] for column in columns]}
+        for n, row in enumerate(rows)
+    ]
+
+
+def _reasons(rows: Sequence[Row]) -> list[tuple[str, str, str]]:
     """(backend, status, reasons), each set of reasons once."""
     found = ((str(r.get("backend")), str(r.get("status")), "; ".join(map(str, r.get("reasons") or []))) for r in rows)
     return [line for line in dict.fromkeys(found) if line[2]]
-
-
-def _growth(lines: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """Whatever columns the growth table has, numbers shortened."""
-    names = list(dict.fromkeys(str(key) for line in lines for key in line))
-    shown = [
-        [f"{v:.3g}" if isinstance(v := line.get(name), float) else "–" if v is None else clean(v) for name in names]
-        for line in lines
-    ]
-    return names, shown

@@ -8,15 +8,20 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attnzoo.report.bars import bar_lines, bar_reasons
-from attnzoo.report.columns import MIB
+from attnzoo.report.bench_rows import cells, growth_cells, parts, quantities
 from attnzoo.report.groups import clean
+from attnzoo.report.table import PIPE_WIDTH
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
-_COLUMNS = ("T", "backend", "ms", "95 %", "ratio", "MiB", "share", "kernel")
+_SHOWN = (
+    "timing.median", "timing.ratio.median", "timing.rounds", "peak_memory_bytes", "state_bytes", "share", "tokens_per_s",
+    "matmul_share",
+)  # fmt: skip
 _PLAIN = (
-    "backend", "level", "op", "T", "B", "H", "G", "D", "dtype", "status", "kernel", "flops", "bytes", "bound_ms",
+    "backend", "level", "op", "T", "B", "H", "G", "n_kv_heads", "D", "dtype", "status", "kernel", "flops", "bytes", "bound_ms",
     "share", "peak_memory_bytes", "process_peak_bytes", "state_bytes", "parameters", "compile_s",
 )  # fmt: skip
 _TIMING = ("median", "low", "high", "rounds", "first")
@@ -24,33 +29,44 @@ _RATIO = ("to", "median", "low", "high")
 
 
 def print_bench(found: Mapping[str, Any], console: Console | None = None) -> None:
-    """One table a work, growth with length below, and the reasons of whatever has no number.
+    """One table a work and shape, growth with length below, and the reasons of whatever has no number.
 
-    ``ratio`` is the time over the baseline's in the same rounds, ``share`` how near the time is to what the machine's
-    matrix-product and copy rates allow.
+    ``ratio`` is the time over the baseline's in the same rounds, ``of the roofline`` how near the time is to what the
+    machine's matrix-product and copy rates allow.
     """
-    from rich import box
     from rich.console import Console
-    from rich.table import Table
 
     console = console or Console()
+    if not console.is_terminal:
+        console.width = max(console.width, PIPE_WIDTH)
     if found.get("bars"):
         _print_bars(found["bars"], console)
         return
-    for op in dict.fromkeys(row["op"] for row in found["rows"]):
-        table = Table(title=clean(op), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-        for column in _COLUMNS:
-            words = column in ("backend", "kernel")
-            table.add_column(column, justify="left" if words else "right", no_wrap=not words)
-        for row in found["rows"]:
-            if row["op"] == op:
-                table.add_row(*(clean(text) for text in _line(row)))
-        console.print(table, highlight=False, markup=False)
-    for line in compile_lines(found["rows"]) + growth_lines(found.get("growth") or ()):
-        console.print(clean(line), highlight=False, markup=False)
+    for title, rows in parts(found["rows"]).items():
+        console.print(_table(title, rows), highlight=False, markup=False)
     empty = [row for row in found["rows"] if row.get("reasons")]
-    for line in sorted({f"{row['backend']}, {row['op']}: {reason}" for row in empty for reason in row["reasons"]}):
-        console.print(clean(line), highlight=False, markup=False)
+    reasons = sorted({f"{row['backend']}, {row['op']}: {reason}" for row in empty for reason in row["reasons"]})
+    for line in compile_lines(found["rows"]) + growth_lines(found.get("growth") or ()) + reasons:
+        console.print(clean(line), highlight=False, markup=False, soft_wrap=True)
+
+
+def _table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(title=clean(title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("T", justify="right", no_wrap=True)
+    table.add_column("backend", overflow="fold", min_width=12)
+    shown = [quantity for quantity in quantities(rows) if quantity.path in _SHOWN]
+    for quantity in shown:
+        table.add_column(f"{quantity.title}\n{quantity.unit}".rstrip(), justify="right", no_wrap=True)
+    table.add_column("kernel", overflow="fold")
+    columns = [cells(rows, quantity) for quantity in shown]
+    for number, row in enumerate(rows):
+        texts = [f"{cell.text} {cell.between}".rstrip() for cell in (column[number] for column in columns)]
+        kernel = row.get("kernel") or (row["status"] if row["status"] != "ok" else "–")
+        table.add_row(*(clean(text) for text in (row["T"], row["backend"], *texts, kernel)))
+    return table
 
 
 def _print_bars(bars: Sequence[Mapping[str, Any]], console: Console) -> None:
@@ -82,13 +98,10 @@ def compile_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 def growth_lines(growth: Sequence[Mapping[str, Any]]) -> list[str]:
     """'linear, forward: time T^1.02 (0.97 to 1.08), declared T^1: as declared', one a fit."""
     lines = []
-    for fit in growth:
-        line = f"{fit['backend']}, {fit['op']}: {fit['quantity']} T^{fit['exponent']:.2f}"
-        if fit["quantity"] == "time":
-            line += f" ({fit['low']:.2f} to {fit['high']:.2f})"
-        if fit.get("declared") is not None:
-            line += f", declared T^{fit['declared']:g}: {fit['verdict'] or 'too short to tell'}"
-        lines.append(line)
+    for backend, work, quantity, exponent, between, declared, _, verdict in growth_cells(growth):
+        interval = f" ({between})" if between else ""
+        claim = f", declared {declared}: {verdict}" if declared else ""
+        lines.append(f"{backend}, {work}: {quantity} {exponent}{interval}{claim}")
     return lines
 
 
@@ -118,20 +131,3 @@ def bench_csv(found: Mapping[str, Any]) -> str:
         cells = [*(row.get(k) for k in _PLAIN), *(timing.get(k) for k in _TIMING), *(ratio.get(k) for k in _RATIO)]
         writer.writerow(["" if cell is None else cell for cell in [*cells, "; ".join(row.get("reasons") or ())]])
     return out.getvalue()
-
-
-def _line(row: Mapping[str, Any]) -> list[str]:
-    timing = row.get("timing") or {}
-    if timing.get("median") is None:
-        return [str(row["T"]), row["backend"], "–", row["status"], "–", "–", "–", row.get("kernel") or "–"]
-    ratio, peak, share = timing.get("ratio"), row.get("peak_memory_bytes"), row.get("share")
-    return [
-        str(row["T"]),
-        row["backend"],
-        f"{timing['median']:.3g}",
-        f"{timing['low']:.3g} to {timing['high']:.3g}",
-        "1" if ratio is None else f"{ratio['median']:.3g}",
-        "–" if peak is None else f"{peak / MIB:.1f}",
-        "–" if share is None else f"{share:.0%}",
-        row.get("kernel") or "–",
-    ]

@@ -41,7 +41,7 @@ class Chart:
         """The whole element; well-formed XML."""
         lines = any(series.line for series in self.series)
         longest = max(len(series.label) for series in self.series)
-        right = WIDTH - (min(24 + _CHAR * longest, WIDTH / 3) if lines else RIGHT)
+        right = WIDTH - (min(24 + _CHAR * longest, 0.4 * WIDTH) if lines else RIGHT)
         x = self.x.scale([value for s in self.series for value in s.values(0)], LEFT, right)
         ys = [value for s in self.series for value in s.values(1)]
         y = self.y.scale([*ys, *(level for level, _ in self.levels)], HEIGHT - BOTTOM, TOP)

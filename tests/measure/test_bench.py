@@ -8,9 +8,10 @@ from attnzoo import build, registry
 from attnzoo.backends.sliding_window import SlidingWindow
 from attnzoo.contract import Attention
 from attnzoo.errors import RequestError
-from attnzoo.measure import bench_operator
-from attnzoo.measure.bench import bench
+from attnzoo.measure import bench_operator, roofline
+from attnzoo.measure.bench import bench, bench_shapes, cache_of
 from attnzoo.measure.bench_model import decode_flops
+from attnzoo.measure.latency import Timing
 from attnzoo.measure.roofline import operator_work, reach
 from attnzoo.model.build import assemble
 from attnzoo.model.config import AttentionConfig, ModelConfig, PositionsConfig
@@ -95,6 +96,16 @@ def test_roofline_by_hand():
     assert reach(2e6, 1e6, 4.0, rates) == {"bound_ms": 2.0, "share": 0.5}
 
 
+def test_a_type_that_is_emulated_does_not_lower_the_roof(monkeypatch):
+    def turns(works, **_):
+        ms = {torch.bfloat16: 50.0, torch.float32: 2.0}
+        return {name: Timing(samples=[ms.get(name, 1.0)] * 6) for name in works}
+
+    monkeypatch.setattr(roofline, "take_turns", turns)
+    for dtype in (torch.bfloat16, torch.float32):
+        assert roofline.machine_rates("cpu", dtype)["matmul_flops_per_s"] == 2 * 1024**3 / 2.0 * 1000
+
+
 def test_decoding_costs_what_a_full_pass_adds():
     lm = assemble(ModelConfig(n_layers=2, d_model=16, n_heads=2), AttentionConfig("sdpa", {}), PositionsConfig(), 32, 0)
     assert decode_flops(lm, 10) == lm.flops(11) - lm.flops(10)
@@ -149,6 +160,29 @@ def test_compiled_contestants_take_part_and_their_compilation_is_kept_apart(monk
 def test_decoding_is_not_compiled():
     found = bench(["sdpa"], level="model", ops=["decode"], lengths=[8], compiled=True, verify=trust, **SMALL)
     assert [row["status"] for row in found["rows"]] == ["ok", "refused"]
+
+
+def test_several_shapes_are_one_bench_and_are_checked_once():
+    asked = []
+
+    def verify(name, device, dtype, options):
+        asked.append((name, dtype))
+        return "ok", []
+
+    shapes = [
+        {"batch_size": b, "n_heads": 4, "n_kv_heads": g, "head_dim": 8, "dtype": dtype}
+        for b, g, dtype in ((1, 4, torch.float32), (2, 1, torch.float32), (2, 1, torch.bfloat16))
+    ]
+    found = bench_shapes(["sdpa"], shapes, ops=["forward"], lengths=[8, 16], rounds=2, verify=cache_of(verify))
+    assert asked == [("sdpa", torch.float32), ("sdpa", torch.bfloat16)]
+    assert [(r["B"], r["G"], r["dtype"], r["T"]) for r in found["rows"]] == [
+        (b, g, dtype, n) for b, g, dtype in ((1, 4, "float32"), (2, 1, "float32"), (2, 1, "bfloat16")) for n in (8, 16)
+    ]
+    assert len({(fit["B"], fit["n_kv_heads"], fit["dtype"]) for fit in found["growth"]}) == 3
+    assert found["machine"]["dtype"] == "float32, bfloat16"
+    assert "matmul_flops_per_s" not in found["machine"]
+    assert found["machine"]["matmul_flops_per_s_bfloat16"] > 0
+    json.dumps(found, allow_nan=False)
 
 
 def test_options_are_checked_before():

@@ -18,9 +18,12 @@ def bench():
                     "timing": {"median": ms, "low": 0.97 * ms, "high": 1.04 * ms, "rounds": 11}, "reasons": [],
                     "flops": int(1e9 * growth**k), "peak_memory_bytes": int(1e7 * growth**k),
                 })  # fmt: skip
+        rows[-1]["timing"]["ratio"] = {"to": "sdpa", "median": 1.25, "low": 1.21, "high": 1.29}
     rows[-1].update(status="oom", timing=None, flops=None, peak_memory_bytes=None, reasons=["<b>needs 4 GiB</b>"])
-    growth = [{"backend": "sdpa", "level": "operator", "T": "2048 → 4096", "time": 3.7, "memory": None}]
-    return {"rows": rows, "growth": growth, "machine": {"cpu": "Example CPU", "threads": 2}}
+    growth = [{"backend": "sdpa", "level": "operator", "op": "forward+backward", **shape, "quantity": "time", "exponent": 1.93,
+               "low": 1.9, "high": 1.97, "declared": 2.0, "lengths": [1024, 2048, 4096], "verdict": "as declared"}]  # fmt: skip
+    machine = {"cpu": "Example CPU", "threads": 2, "matmul_flops_per_s": 8.1e10, "copy_bytes_per_s_bfloat16": 1.9e10}
+    return {"rows": rows, "growth": growth, "machine": machine}
 
 
 def test_the_page(bench, tmp_path, parse):
@@ -32,7 +35,13 @@ def test_the_page(bench, tmp_path, parse):
         "Example CPU",
         "exact<i>",
         "<b>needs 4 GiB</b>",
-        "2048 → 4096",
+        "T^1.93",
+        "as declared",
+        "1.25",
+        "[1.21, 1.29]",
+        "81 GFLOP/s",
+        "19 GB/s",
+        "operator: forward+backward, B 1, H 4, D 64, float32",
         "27.4",
     ):
         assert word in found.text, word

@@ -13,11 +13,14 @@ FOUND = {
         {"backend": "sdpa", "T": 1024, **SHAPE, "status": "ok", "reasons": [], "kernel": "sdpa/flash", "flops": 1e9,
          "peak_memory_bytes": 2 * 2**20, "share": 0.25,
          "timing": {"median": 10.0, "low": 9.0, "high": 11.0, "rounds": 9, "ratio": None}},
+        {"backend": "sliding_window_of_a_long_name", "T": 1024, **SHAPE, "status": "ok", "reasons": [], "kernel": "blocks/flash",
+         "timing": {"median": 1370.0, "low": 1290.0, "high": 1410.0, "rounds": 9,
+                    "ratio": {"to": "sdpa", "median": 1.25, "low": 1.21, "high": 1.29}}},
         {"backend": "[red]evil[/red]", "T": 1024, **SHAPE, "status": "incorrect", "reasons": ["fails: causality"],
          "timing": None},
     ],
-    "growth": [{"backend": "sdpa", "op": "forward", "quantity": "time", "exponent": 1.9, "low": 1.8, "high": 2.1,
-                "declared": 2.0, "verdict": "as declared"}],
+    "growth": [{"backend": "sdpa", **SHAPE, "lengths": [512, 1024], "quantity": "time", "exponent": 1.9, "low": 1.8,
+                "high": 2.1, "declared": 2.0, "verdict": "as declared"}],
 }  # fmt: skip
 
 
@@ -26,9 +29,13 @@ def test_the_table_shows_numbers_reasons_and_growth():
     print_bench(FOUND, console)
     text = console.file.getvalue()
     for word in (
-        "9 to 11",
+        "forward, B 1, H 4, D 64, float32",
+        "[9, 11]",
+        "[1.21, 1.29]",
+        "1,370",
+        "sliding_window_of_a_long_name",
         "2.0",
-        "25%",
+        "25",
         "incorrect",
         "fails: causality",
         "[red]evil[/red]",
@@ -39,10 +46,20 @@ def test_the_table_shows_numbers_reasons_and_growth():
 
 def test_csv_has_a_line_a_row():
     lines = list(csv.DictReader(io.StringIO(bench_csv(FOUND))))
-    assert [line["backend"] for line in lines] == ["sdpa", "[red]evil[/red]"]
+    assert [line["backend"] for line in lines] == ["sdpa", "sliding_window_of_a_long_name", "[red]evil[/red]"]
     assert float(lines[0]["ms_median"]) == 10.0
-    assert lines[1]["ms_median"] == ""
-    assert lines[1]["reasons"] == "fails: causality"
+    assert lines[2]["ms_median"] == ""
+    assert lines[2]["reasons"] == "fails: causality"
+
+
+def test_shapes_have_tables_of_their_own():
+    half = [{**row, "dtype": "bfloat16"} for row in FOUND["rows"]]
+    growth = [*FOUND["growth"], {**FOUND["growth"][0], "dtype": "bfloat16"}]
+    console = Console(file=io.StringIO(), width=140)
+    print_bench({"rows": FOUND["rows"] + half, "growth": growth}, console)
+    for word in ("operator: forward, B 1, H 4, D 64, float32", "operator: forward, B 1, H 4, D 64, bfloat16"):
+        assert word in console.file.getvalue(), word
+    assert "sdpa, forward, B 1, H 4, D 64, bfloat16: time T^1.90" in console.file.getvalue()
 
 
 def test_lines():
