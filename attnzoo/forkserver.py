@@ -1,7 +1,8 @@
 """``python -m attnzoo.forkserver FD MODULE…``: load the modules once, then fork a process for each request on socket FD.
 
-A request comes with four file descriptors: the line on which its end is told (and signals for it come), the socket to ask
-for more, its stdout and its stderr. See `attnzoo.processes`, which starts this.
+The first message names what else is to be loaded; every other one is a request, and comes with four file descriptors: the
+line on which its end is told (and signals for it come), the socket to ask for more, its stdout and its stderr. See
+`attnzoo.processes`, which starts this.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ import signal
 import socket
 import sys
 import threading
+import traceback
 import weakref
 from contextlib import suppress
-from typing import Any
+from typing import Any, NoReturn
 
 from attnzoo import processes
+from attnzoo.lazy import uncollected
 
 LARGEST = 2**17  # bytes of a request
 
@@ -31,15 +34,20 @@ def main(fd: str, *modules: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for those who asked; they stop their processes
     server = socket.socket(fileno=int(fd))
     server.set_inheritable(False)
-    for module in modules:
-        importlib.import_module(module)
+    with uncollected():
+        for module in modules:
+            importlib.import_module(module)
+        if not (more := server.recv(LARGEST)):
+            return  # nothing is to be run after all
+        for module in json.loads(more):
+            importlib.import_module(module)
     unsafe = why_not_fork()
     server.send((unsafe or processes.READY).encode())
     if not unsafe:
         gc.collect()
         gc.freeze()  # or every collection of a child would touch, and so copy, all pages
-        if request := serve(server):
-            sys.exit(work(request))
+        request = serve(server)
+        end(work(request) if request else 0)
 
 
 def why_not_fork() -> str:
@@ -137,11 +145,29 @@ def _leave_to_the_server() -> None:
     weakref.finalize._registered_with_atexit = False  # type: ignore[attr-defined]  # so that a new one is
 
 
-def work(request: dict[str, Any]) -> int | None:
-    """``python -m MODULE ARGUMENT…`` in this process."""
-    module = importlib.import_module(request["module"])
-    sys.argv = [str(module.__file__), *request["arguments"]]
-    return module.main(*request["arguments"])
+def work(request: dict[str, Any]) -> int:
+    """``python -m MODULE ARGUMENT…`` in this process; its exit status."""
+    try:
+        module = importlib.import_module(request["module"])
+        sys.argv = [str(module.__file__), *request["arguments"]]
+        return module.main(*request["arguments"]) or 0
+    except SystemExit as wanted:
+        if wanted.code is None or isinstance(wanted.code, int):
+            return wanted.code or 0
+        print(wanted.code, file=sys.stderr)
+    except BaseException:  # as the interpreter would: said on standard error
+        traceback.print_exc()
+    return 1
+
+
+def end(status: int) -> NoReturn:
+    """End as the interpreter does, but leave what was loaded in place: to take it apart copies its pages, for 0.4 s."""
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads that are no daemons
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):
+            stream.flush()
+    os._exit(status)
 
 
 if __name__ == "__main__":

@@ -27,8 +27,11 @@ from attnzoo.errors import AttnzooError
 
 READY = "ready"
 GRACE_SECONDS = 10.0
+CAN_FORK = sys.platform == "linux" and hasattr(os, "pidfd_open")
 _server: socket.socket | None = None
 """Where to ask for a forked process. A process that was forked itself has it too, and may ask for more."""
+_loader: Loader | None = None
+"""What `preloading` has begun and nobody has taken up yet."""
 
 
 class Process(Protocol):
@@ -97,38 +100,75 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
 
+class Loader:
+    """The process that loads modules, and from which others are then forked."""
+
+    def __init__(self, modules: Sequence[str]) -> None:
+        self.ready, self.err = False, tempfile.TemporaryFile()  # noqa: SIM115  until `end`
+        self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self.child = subprocess.Popen(
+                [sys.executable, "-m", "attnzoo.forkserver", str(theirs.fileno()), *modules],
+                pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self.err,
+                # numpy's BLAS would start its threads when loaded; nothing here multiplies large numpy matrices
+                env=_environment() | {"OPENBLAS_NUM_THREADS": "1"},
+            )  # fmt: skip
+
+    def finish(self, modules: Sequence[str]) -> str:
+        """Have it load these too, and wait until all is loaded; why nothing can be forked off it, or ''."""
+        said = ""
+        with suppress(ConnectionError):  # it has ended, with a reason on its standard error
+            self.socket.send(json.dumps(modules).encode())
+            said = self.socket.recv(4096).decode()
+        self.ready = said == READY
+        return "" if self.ready else said or _why_it_ended(self.child, self.err)
+
+    def end(self) -> None:
+        """It ends when nobody can ask any more; one that still loads would not notice."""
+        self.socket.close()
+        if not self.ready:
+            self.child.kill()
+        try:
+            self.child.wait(GRACE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.child.terminate()
+            self.child.wait()
+        self.err.close()
+
+
+@contextmanager
+def preloading(*modules: str) -> Iterator[None]:
+    """Begin to load the modules, while the caller does something else; `preloaded` within the block takes it up."""
+    global _loader
+    if _server is not None or _loader is not None or not CAN_FORK:
+        yield
+        return
+    loader = _loader = Loader(modules)
+    try:
+        yield
+    finally:
+        _loader = None
+        loader.end()
+
+
 @contextmanager
 def preloaded(*modules: str) -> Iterator[str]:
     """Load the modules once, in a process that `start` then forks; the value says why fresh ones are used instead, or ''.
 
     Forking is for Linux, and safe only while a process has one thread and no CUDA; the server looks when all is loaded.
     """
-    global _server
-    before = _server
-    if before is not None or not (sys.platform == "linux" and hasattr(os, "pidfd_open")):
-        yield "" if before is not None else "this system has no pidfd"
+    global _server, _loader
+    if _server is not None or not CAN_FORK:
+        yield "" if _server is not None else "this system has no pidfd"
         return
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with ours, tempfile.TemporaryFile() as err:
-        with theirs:
-            child = subprocess.Popen(
-                [sys.executable, "-m", "attnzoo.forkserver", str(theirs.fileno()), *modules],
-                pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=err,
-                # numpy's BLAS would start its threads when loaded; nothing here multiplies large numpy matrices
-                env=_environment() | {"OPENBLAS_NUM_THREADS": "1"},
-            )  # fmt: skip
-        try:
-            said = ours.recv(4096).decode()
-            _server = ours if said == READY else None
-            yield "" if said == READY else said or _why_it_ended(child, err)
-        finally:
-            _server = before
-            ours.close()  # it ends when nobody can ask any more
-            try:
-                child.wait(GRACE_SECONDS)
-            except subprocess.TimeoutExpired:
-                child.terminate()
-                child.wait()
+    loader, _loader = _loader or Loader(()), None
+    try:
+        why_not = loader.finish(modules)
+        _server = None if why_not else loader.socket
+        yield why_not
+    finally:
+        _server = None
+        loader.end()
 
 
 def end_with_parent() -> None:

@@ -13,6 +13,8 @@ from argparse import ArgumentParser, Namespace
 from typing import cast
 
 from attnzoo.commands import add_overrides, composed, failed
+from attnzoo.comparison import NEEDED
+from attnzoo.processes import preloading
 from attnzoo.training.config import CompareConfig
 
 
@@ -22,13 +24,15 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     started = time.monotonic()
-    cfg = composed("compare", arguments)
-    if cfg is None:
+    if arguments.cfg is not None:
+        composed("compare", arguments)
         return 0
-    from attnzoo.comparison import compare
-    from attnzoo.report import print_table
+    with preloading(NEEDED):
+        cfg = cast(CompareConfig, composed("compare", arguments))
+        from attnzoo.comparison import compare
+        from attnzoo.report import print_table
 
-    records = compare(cast(CompareConfig, cfg), started=started)
+        records = compare(cfg, started=started)
     print_table(records)
     print(f"report: {cfg.run_dir}/report.html")
     return int(any(failed(record) for record in records))

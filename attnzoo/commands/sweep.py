@@ -13,7 +13,9 @@ import time
 from argparse import ArgumentParser, Namespace
 
 from attnzoo.commands import add_overrides, failed
+from attnzoo.comparison import NEEDED
 from attnzoo.comparison.sweep import plan_sweep
+from attnzoo.processes import preloading
 from attnzoo.training.config import to_yaml
 
 
@@ -23,15 +25,16 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     started = time.monotonic()
-    show = arguments.cfg is not None
-    plan = plan_sweep(arguments.overrides, arguments.config_dir, load_backends=not show)
-    if show:
+    if arguments.cfg is not None:
+        plan = plan_sweep(arguments.overrides, arguments.config_dir, load_backends=False)
         print("---\n".join(to_yaml(cell.cfg) for cell in plan.cells), end="")
         return 0
-    from attnzoo.comparison.run import carry_out
-    from attnzoo.report import print_table
+    with preloading(NEEDED):
+        plan = plan_sweep(arguments.overrides, arguments.config_dir)
+        from attnzoo.comparison.run import carry_out
+        from attnzoo.report import print_table
 
-    records = carry_out(plan, started=started)
+        records = carry_out(plan, started=started)
     print_table(records)
     print(f"report: {plan.folder}/report.html")
     return int(any(failed(record) for record in records))

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from attnzoo.comparison.run import compare
 
-__all__ = ["compare"]
+__all__ = ["NEEDED", "compare"]
+
+NEEDED = "attnzoo.training.preload"
+"""What every cell needs: `attnzoo.processes.preloading` may load it while the request is still being read."""
 
 
 def __getattr__(name: str) -> Any:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from attnzoo import processes
-from attnzoo.arguments import demand, instance
+from attnzoo.comparison import NEEDED
 from attnzoo.comparison.account import Account, account_line
 from attnzoo.comparison.cells import Children, run_cells
 from attnzoo.comparison.plan import Cell, Plan, plan, write_plan, write_time
@@ -39,8 +39,6 @@ def compare(cfg: CompareConfig, *, started: float | None = None) -> list[Record]
     Raises:
         RequestError: a wrong setting, or a folder that holds another comparison or is in use. Nothing has been started.
     """
-    expected = "a comparison's configuration, as attnzoo.compose('compare', …) makes"
-    demand("this comparison cannot be started", instance("cfg", cfg, CompareConfig, expected))
     if wrong := faults(cfg) + machine_faults(cfg):
         raise RequestError("this comparison cannot be started", wrong)
     return carry_out(plan(cfg), started=started)
@@ -81,14 +79,13 @@ def carry_out(plan: Plan, *, started: float | None = None) -> list[Record]:
 
 @contextmanager
 def _loaded(cells: list[Cell]) -> Iterator[None]:
-    """Processes are forked off one that has loaded what every cell needs, where there is more than one and it is safe."""
-    if len(cells) < 2:
+    """Processes are forked off one that has loaded what every cell needs, where it is safe."""
+    if not cells:
         yield
         return
-    wandb = (
-        () if cells[0].cfg.logger.wandb == "disabled" else ("wandb.sdk.launch",)
-    )  # which wandb.init loads too, for two seconds
-    with processes.preloaded("attnzoo.training.preload", *wandb) as why_not:
+    # and what wandb.init loads at its first call, for two seconds
+    wandb = () if cells[0].cfg.logger.wandb == "disabled" else ("wandb.sdk.launch.inputs.internal", "requests")
+    with processes.preloaded(NEEDED, *wandb) as why_not:
         if why_not:
             print(f"each cell loads torch and Lightning anew: {why_not}", file=sys.stderr, flush=True)
         yield

@@ -153,13 +153,15 @@ def without_secrets(values: Mapping[str, Any]) -> dict[str, Any]:
 def directories(folder: Path, mode: str) -> Iterator[None]:
     """W&B's caches under ``folder`` while open; it reads these variables whenever it needs one of the places.
 
-    The folder with a person's own W&B settings is left in place when online: it may name their server.
+    The folder with a person's own W&B settings is left in place when online: it may name their server. Offline it would
+    still tell its maker's server how long its calls took, from two threads of its own.
     """
     places = {"WANDB_DIR": folder.parent, "WANDB_CACHE_DIR": folder / "cache", "WANDB_DATA_DIR": folder / "data"}
+    wanted = {name: str(place) for name, place in places.items()}
     if mode == "offline":
-        places["WANDB_CONFIG_DIR"] = folder / "settings"
-    before = {name: os.environ.get(name) for name in places}
-    os.environ.update({name: str(place) for name, place in places.items()})
+        wanted |= {"WANDB_CONFIG_DIR": str(folder / "settings"), "WANDB_ERROR_REPORTING": "false"}
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
     try:
         yield
     finally:
