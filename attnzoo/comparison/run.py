@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from attnzoo import processes
+from attnzoo.arguments import demand, instance
 from attnzoo.comparison import NEEDED
 from attnzoo.comparison.account import Account, account_line
 from attnzoo.comparison.cells import Children, run_cells
@@ -39,6 +40,8 @@ def compare(cfg: CompareConfig, *, started: float | None = None) -> list[Record]
     Raises:
         RequestError: a wrong setting, or a folder that holds another comparison or is in use. Nothing has been started.
     """
+    expected = "a comparison's configuration, as attnzoo.compose('compare', …) makes"
+    demand("this comparison cannot be started", instance("cfg", cfg, CompareConfig, expected))
     if wrong := faults(cfg) + machine_faults(cfg):
         raise RequestError("this comparison cannot be started", wrong)
     return carry_out(plan(cfg), started=started)
