@@ -10,6 +10,7 @@ from attnzoo.measure.bench_row import Setting, Work
 from attnzoo.measure.cost import (
     decode_contestant,
     generate_contestant,
+    new_cache,
     prefill_contestant,
     train_contestant,
     train_step_flops,
@@ -54,23 +55,31 @@ def make(name: str, op: str, setting: Setting, n_tokens: int, compiled: bool = F
         raise Refused(f"{name} cannot run {op}", why)
     if compiled:
         model.compile(dynamic=False)
-    contestant, flops = _contestant(model, op, setting, n_tokens, precision)
+    contestant, flops, n_bytes = _contestant(model, op, setting, n_tokens, precision)
     extra = {} if op == "train_step" else {"state_bytes": model.new_cache(setting.batch_size, n_tokens).nbytes}
     extra["parameters"] = model.parameter_count()
-    return Work(contestant, kv_heads, flops, 0.0, lambda: "compiled" if compiled else model.kernel, extra)
+    return Work(contestant, kv_heads, flops, n_bytes, lambda: "compiled" if compiled else model.kernel, extra)
 
 
-def _contestant(model: CausalLM, op: str, setting: Setting, n_tokens: int, precision: str) -> tuple[Contestant, float]:
-    """The work, and its operations a unit."""
+def _contestant(
+    model: CausalLM, op: str, setting: Setting, n_tokens: int, precision: str
+) -> tuple[Contestant, float, float]:
+    """The work, and its operations and bytes a unit. Bytes count what no kernel can spare: parameters once, with AdamW's
+    two moments read and written in a training step; a prompt's state written once, and read once a token."""
     batch, new = setting.batch_size, setting.decode_tokens
+    weights = sum(p.nbytes for p in model.parameters())
     if op == "train_step":
-        return train_contestant(model, batch, n_tokens, precision), train_step_flops(model, batch, n_tokens)
+        flops = train_step_flops(model, batch, n_tokens)
+        return train_contestant(model, batch, n_tokens, precision), flops, 6 * weights
+    state = new_cache(model, batch, n_tokens, precision).nbytes
+    prompt = batch * model.flops(n_tokens)
     if op == "prefill":
-        return prefill_contestant(model, batch, n_tokens, precision), batch * model.flops(n_tokens)
+        return prefill_contestant(model, batch, n_tokens, precision), prompt, weights + state
     each = batch * decode_flops(model, n_tokens)
     if op == "decode":
-        return decode_contestant(model, batch, n_tokens, new, precision), each
-    return generate_contestant(model, batch, n_tokens, new, precision), batch * model.flops(n_tokens) / new + each
+        return decode_contestant(model, batch, n_tokens, new, precision), each, weights + state
+    contestant = generate_contestant(model, batch, n_tokens, new, precision)
+    return contestant, prompt / new + each, (1 + 1 / new) * (weights + state)
 
 
 def decode_flops(model: CausalLM, context: int) -> float:

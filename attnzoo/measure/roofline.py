@@ -2,7 +2,8 @@
 run.
 
 The bound is max(operations / matrix-product rate, bytes / copy rate); the share is the bound over the measured time.
-Bytes count each input and output once, which no kernel can go below.
+Bytes count each input and output once, which no kernel can go below; what stays in the caches from call to call, or is only
+read, may beat the copy's rate.
 """
 
 from __future__ import annotations

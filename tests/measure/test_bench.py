@@ -106,6 +106,19 @@ def test_a_type_that_is_emulated_does_not_lower_the_roof(monkeypatch):
         assert roofline.machine_rates("cpu", dtype)["matmul_flops_per_s"] == 2 * 1024**3 / 2.0 * 1000
 
 
+def test_a_model_s_bytes_by_hand():
+    found = bench(["sdpa"], level="model", lengths=[16], verify=trust, **SMALL)
+    bytes_of = {row["op"]: row["bytes"] for row in found["rows"]}
+    parameters = found["rows"][0]["parameters"] * 4
+    state = 2 * 16 * 2 * 16 * 4  # keys and values of 16 tokens, 2 heads of 16
+    read = parameters + state
+    assert bytes_of == {"train_step": 6 * parameters, "prefill": read, "decode": read, "generate": 1.5 * read}
+    for row in found["rows"]:  # what memory takes is the bound where little is computed
+        rates = found["machine"]
+        bound = max(row["flops"] / rates["matmul_flops_per_s"], row["bytes"] / rates["copy_bytes_per_s"])
+        assert row["bound_ms"] == pytest.approx(1000 * bound)
+
+
 def test_decoding_costs_what_a_full_pass_adds():
     lm = assemble(ModelConfig(n_layers=2, d_model=16, n_heads=2), AttentionConfig("sdpa", {}), PositionsConfig(), 32, 0)
     assert decode_flops(lm, 10) == lm.flops(11) - lm.flops(10)
