@@ -9,13 +9,13 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of mallopt(3)
 
 
 def keep_freed_memory() -> bool:
-    """Have glibc keep what tensors leave for the next ones, up to 2 GiB; whether it could.
+    """Have glibc keep all that tensors leave for the next ones; whether it could.
 
     By default it returns tensors above 32 MiB, and what is free at the end of its heap beyond 64 MiB, to the system at
     once. An operator alone leaves nothing behind, so that from some length on every call faults its pages in anew; within
     a model, whose parameters and gradients stay, it does not (LOG.md, 2026-11-30).
     """
-    return _set({M_MMAP_THRESHOLD: 2**30, M_TRIM_THRESHOLD: 2**31 - 1})
+    return _set({M_MMAP_THRESHOLD: -1, M_TRIM_THRESHOLD: -1})  # as sizes, the largest there are
 
 
 def return_freed_memory() -> bool:

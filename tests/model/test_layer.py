@@ -16,6 +16,7 @@ from attnzoo.errors import Refused, RequestError
 from attnzoo.model import AttentionLayer
 from attnzoo.model.config import ModelConfig
 from attnzoo.model.projection import ShortConv
+from attnzoo.positions import Rope
 
 
 def test_cross_attention_reads_the_context_only():
@@ -211,3 +212,22 @@ def test_options_that_make_no_sense_are_named():
     }.items():
         with pytest.raises(RequestError, match=says):
             attnzoo.compose("train", [override])
+
+
+def test_queries_and_keys_have_gains_of_their_own():
+    layer = AttentionLayer(build("exact", n_heads=2, head_dim=8), ModelConfig(d_model=16, n_heads=2))
+    with torch.no_grad():
+        layer.projection.k_norm.weight.zero_()
+    q, k, _ = layer.projection(torch.randn(1, 5, 16), Mask(), None)
+    assert q.any()
+    assert not k.any()
+
+
+def test_cross_attention_takes_no_positions_and_trains_what_reads_the_context():
+    layer = AttentionLayer(build("exact", n_heads=2, head_dim=8), ModelConfig(d_model=16, n_heads=2))
+    x, context, open_ = torch.randn(1, 5, 16), torch.randn(1, 7, 16), Mask(causal=False)
+    phases = Rope(8, 10000.0).phases(torch.arange(5)[None])
+    out = layer(x, open_, context=context, phases=phases)
+    assert torch.equal(out, layer(x, open_, context=context))
+    out.square().sum().backward()
+    assert layer.projection.qkv.weight.grad.any(1).all()

@@ -170,3 +170,10 @@ def test_layer_norm_takes_the_mean_away(make_model):
     norm = make_model(norm="layer").norm
     assert [name for name, _ in norm.named_parameters()] == ["weight"]
     torch.testing.assert_close(norm(torch.full((1, 32), 7.0)), torch.zeros(1, 32))
+
+
+def test_the_loss_of_half_precision_logits_is_taken_in_float32():
+    logits, targets = torch.randn(2, 5, 9).bfloat16(), torch.randint(9, (2, 5))
+    loss = CausalLM.loss(logits, targets)
+    assert loss.dtype == torch.float32
+    assert torch.equal(loss, CausalLM.loss(logits.float(), targets))
