@@ -7,6 +7,7 @@ import importlib.metadata
 import sys
 import typing
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ def conf_dir() -> Path:
     raise RequestError("the configuration folder is missing", [f"{place} has no train.yaml" for place in places])
 
 
+@cache
 def plugin_names() -> list[str]:
     """Names of the backends that other packages bring, read from their metadata without importing them."""
     return sorted({point.name for point in importlib.metadata.entry_points(group=PLUGINS)})

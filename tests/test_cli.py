@@ -14,7 +14,7 @@ from attnzoo import cli
 from attnzoo.completion import complete, script
 from attnzoo.errors import AttnzooError, RequestError
 
-HEAVY = {"torch", "lightning", "wandb", "xformers", "matplotlib", "hydra"}
+HEAVY = {"torch", "lightning", "wandb", "xformers", "matplotlib", "hydra", "yaml", "rich", "torch._dynamo", "sympy"}
 QUICK = ["experiment=tiny", "measure=none", "trainer.max_steps=2"]
 
 
@@ -184,22 +184,36 @@ def loaded(*words: str, cwd: Path) -> set[str]:
     ("line", "allowed"),
     [
         ("--help", set()),
-        ("train --help", set()),
-        ("compare --help", set()),
-        ("bench --help", set()),
-        ("show --help", set()),
-        ("export --help", set()),
-        ("import --help", set()),
-        ("__complete show lin", set()),
-        ("--completion bash", set()),
-        ("__complete train attention=", set()),
-        ("train attention=linear --cfg job", {"hydra"}),
-        ("compare --cfg job", {"hydra"}),
-        ("list", {"torch"}),
+        ("train --help", {"yaml"}),
+        ("compare --help", {"yaml"}),
+        ("bench --help", {"yaml"}),
+        ("show --help", {"yaml"}),
+        ("export --help", {"yaml"}),
+        ("import --help", {"yaml"}),
+        ("__complete show lin", {"yaml"}),
+        ("--completion bash", {"yaml"}),
+        ("__complete train attention=", {"yaml"}),
+        ("train attention=linear --cfg job", {"hydra", "yaml"}),
+        ("compare --cfg job", {"hydra", "yaml"}),
+        ("list", {"torch", "rich", "yaml"}),
     ],
 )
 def test_only_what_a_command_needs_is_imported(line: str, allowed: set[str], tmp_path: Path) -> None:
     assert loaded(*line.split(), cwd=tmp_path) <= allowed
+
+
+def test_help_needs_few_modules_beyond_the_interpreters_own(tmp_path: Path) -> None:
+    root = Path(cli.__file__).resolve().parents[1]
+    counts = [
+        int(
+            subprocess.run(
+                [sys.executable, "-c", f"import atexit, sys\natexit.register(lambda: print(len(sys.modules)))\n{code}"],
+                cwd=tmp_path, env=dict(os.environ, PYTHONPATH=str(root)), capture_output=True, text=True, check=True,
+            ).stdout.split()[-1]
+        )
+        for code in ("import argparse", "from attnzoo.cli import main\nmain(['--help'])")
+    ]  # fmt: skip
+    assert counts[1] - counts[0] < 40  # yaml or dataclasses would bring more than the ten that are left
 
 
 @pytest.mark.parametrize("command", cli.COMMANDS)

@@ -329,6 +329,21 @@ def test_composing_imports_no_torch() -> None:
     assert (done.stdout.strip(), done.stderr) == ("[]", "")
 
 
+@pytest.mark.parametrize("kind", list(groups.SCHEMAS))
+def test_hydras_own_settings_are_not_composed(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hydra._internal.config_repository import ConfigRepository
+
+    read, load = [], ConfigRepository.load_config
+    monkeypatch.setattr(
+        ConfigRepository,
+        "load_config",
+        lambda self, config_path: read.append(config_path) or load(self, config_path),
+    )
+    compose(kind, ["experiment=tiny"])
+    assert kind in read
+    assert {path for path in read if path.startswith("hydra/") and not path.endswith("/None")} == {"hydra/config"}
+
+
 def write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)

@@ -33,6 +33,12 @@ def say(*words):
     print(os.getpid(), LOADED_BY, sys.argv[1:], file=sys.stderr)
 
 def status(n): return int(n)
+def leave(): sys.exit("a reason")
+def fail(): raise ValueError("a fault")
+
+def last_words():
+    atexit.register(print, "the end")
+    sys.stdout.write("without a newline ")
 def die(): os.kill(os.getpid(), signal.SIGKILL)
 def folder(): print(Path(FOLDER.name).is_dir())
 
@@ -100,6 +106,13 @@ def test_output_status_and_arguments(either):
     assert "['say', 'a', 'b']" in run(either, "say", "a", "b")[2]
     assert [run(either, "status", n)[0] for n in "03"] == [0, 3]
     assert run(either, "die")[0] == -signal.SIGKILL
+
+
+def test_every_way_to_end(either):
+    assert [run(either, way)[0] for way in ("leave", "fail")] == [1, 1]
+    assert run(either, "leave")[2] == "a reason\n"
+    assert run(either, "fail")[2].endswith("ValueError: a fault\n")
+    assert run(either, "last_words")[1] == "without a newline the end\n"
 
 
 def test_threads_are_the_process_own(either, monkeypatch):
@@ -183,6 +196,37 @@ def test_where_forking_is_not_safe_processes_are_fresh(work, module, reason):
         assert reason in why_not
         process, loader = run(work, "say")[2].split()[:2]
     assert process == loader
+
+
+def test_what_is_loaded_ahead_is_taken_up(work):
+    (work / "early.py").write_text("import os\nPID = os.getpid()")
+    (work / "work.py").write_text(
+        WORK + "\ndef ahead():\n    import early; print(early.PID == LOADED_BY != os.getpid())\n"
+    )
+    with processes.preloading("early"):
+        loader = processes._loader.child.pid
+        with processes.preloaded("work") as why_not:
+            assert why_not == ""
+            assert run(work, "ahead")[1] == "True\n"
+            assert run(work, "say")[2].split()[1] == str(loader)
+        assert not alive(loader)
+        with processes.preloaded("work"):  # another one
+            assert run(work, "say")[2].split()[1] != str(loader)
+
+
+def test_what_was_loaded_ahead_in_vain_ends_at_once(work):
+    (work / "slow.py").write_text("import time; time.sleep(60)")
+    started = time.monotonic()
+    with processes.preloading("slow"):
+        loader = processes._loader.child.pid
+        assert alive(loader)
+    assert not alive(loader)
+    assert time.monotonic() - started < processes.GRACE_SECONDS  # it is not waited for
+
+
+def test_loading_ahead_that_fails_is_told_when_it_is_taken_up(work):
+    with processes.preloading("broken"), processes.preloaded("work") as why_not:
+        assert "ImportError: no such thing" in why_not
 
 
 def wait_for(condition, seconds: float = 30.0) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from attnzoo.errors import RequestError
 from attnzoo.files import finite
+from attnzoo.lazy import uncollected
 from attnzoo.training.config import RunConfig, is_export, load_config, to_yaml
 
 # a refused run was a wrong request; a refused cell of a comparison is a result
@@ -55,7 +56,8 @@ def composed(kind: str, arguments: Namespace) -> RunConfig | None:
     from attnzoo.config import compose
 
     show = arguments.cfg is not None
-    cfg = compose(kind, arguments.overrides, folders=arguments.config_dir, load_backends=not show)
+    with uncollected():
+        cfg = compose(kind, arguments.overrides, folders=arguments.config_dir, load_backends=not show)
     if show:
         print(to_yaml(cfg), end="")
     return None if show else cfg

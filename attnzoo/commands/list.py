@@ -6,6 +6,7 @@ from argparse import ArgumentParser, Namespace
 from typing import Any
 
 from attnzoo.commands import add_device, add_json, print_json
+from attnzoo.lazy import uncollected
 
 HERE = {"training": "[green]runs[/]", "inference": "[yellow]inference only[/]: ", "none": "[red]no[/]: "}
 
@@ -15,6 +16,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_json(parser)
 
 
+@uncollected()
 def run(arguments: Namespace) -> int:
     from attnzoo import registry
     from attnzoo.measure import resolve_device

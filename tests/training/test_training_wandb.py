@@ -54,6 +54,17 @@ def test_an_offline_run_is_whole_quiet_and_stays_in_its_folder(tmp_path, home, c
     assert not exits[0].get("exit_code", 0)
 
 
+def test_an_offline_run_does_not_measure_itself_for_its_maker(tmp_path, home):
+    """W&B would start two threads that send how long its calls took, offline too."""
+    code = (
+        "import sys, threading, pathlib; from attnzoo.training.wandb_run import WandbRun\n"
+        "run = WandbRun(pathlib.Path(sys.argv[1])); run.log({'tokens': 1, 'x': 2.0})\n"
+        "print(run.mode, [t.name for t in threading.enumerate() if 'Otel' in t.name])"
+    )
+    done = subprocess.run([sys.executable, "-c", code, tmp_path / "run"], capture_output=True, text=True, check=True)
+    assert done.stdout == "offline []\n"
+
+
 def test_a_failed_run_is_finished_as_failed(tmp_path, home, monkeypatch):
     from attnzoo.training import run as run_module
 
