@@ -5,7 +5,7 @@ raises one error. torch is imported where a value of its own is asked for: setti
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from numbers import Integral, Real
 from typing import Any
 
@@ -14,7 +14,7 @@ from attnzoo.errors import RequestError, nearest, unknown
 Reasons = list[str]
 
 
-def demand(message: str, *reasons: Reasons) -> None:
+def demand(message: str, *reasons: Iterable[str]) -> None:
     """Raise `RequestError` with all the reasons, if there are any."""
     if found := [reason for each in reasons for reason in each]:
         raise RequestError(message, found)

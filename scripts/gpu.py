@@ -25,8 +25,9 @@ from attnzoo.kernels.optional import LIBRARIES as PACKAGES
 from attnzoo.kernels.optional import missing
 from attnzoo.measure.bench import bench
 from attnzoo.measure.bench_row import machine
+from attnzoo.measure.interval import Interval
 from attnzoo.measure.latency import Contestant
-from attnzoo.measure.peers.race import Bar, Entry, Race, run
+from attnzoo.measure.peers.race import Bar, Entry, Race, run, verdict
 from attnzoo.measure.roofline import machine_rates
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -220,7 +221,24 @@ def train_part(seconds: float, out: Path) -> dict:
         if row["timing"]:
             row["tokens_per_s"] = 1000 * row["B"] * row["T"] / row["timing"]["median"]
             row["matmul_share"] = row["flops"] * 1000 / row["timing"]["median"] / found["machine"]["matmul_flops_per_s"]
-    return found
+    return {**found, "bars": share_line(found["rows"], found["machine"]["matmul_flops_per_s"])}
+
+
+def share_line(rows: list[dict], flops_per_s: float) -> list[dict]:
+    """A training step with sdpa, compiled where it was, against its operations at the rate of a large matrix product: the
+    ratio is the share of that rate. A line as `attnzoo.measure.peers.race` makes them; none where nothing was timed."""
+    timed = {row["backend"]: row for row in rows if row["timing"]}
+    row = timed.get("sdpa, compiled") or timed.get("sdpa")
+    if row is None:
+        return []
+    ideal, step = 1000 * row["flops"] / flops_per_s, Interval(*(row["timing"][k] for k in ("median", "low", "high")))
+    share, bar = Interval(ideal / step.median, ideal / step.high, ideal / step.low), None if SMALL else 0.45
+    return [{
+        "work": f"train step, {row['backend']}, T {row['T']}: share of the matrix-product rate", "quantity": "time",
+        "bar": bar, "ratio": vars(share), "at_most": None, "rounds": row["timing"]["rounds"], "limit": None,
+        "ours": {"name": "step", **vars(step)}, "peer": {"name": "at that rate", **vars(Interval(ideal, ideal, ideal))},
+        "verdict": verdict(share, bar), "reasons": [],
+    }]  # fmt: skip
 
 
 def decode_part(seconds: float, out: Path) -> dict:

@@ -42,7 +42,9 @@ def test_it_runs_with_the_source_tree_alone(tmp_path, capsys):
         statuses = {(row["backend"], row["status"]) for row in parts[part]["rows"]}
         assert ("sliding_window", "ok") in statuses, part
         assert {status for _, status in statuses} <= {"ok", "refused"}, part
-    assert parts["train"]["rows"][0]["tokens_per_s"] > 0
+    step, (share,) = parts["train"]["rows"][0], parts["train"]["bars"]
+    assert step["tokens_per_s"] > 0
+    assert share["ratio"]["median"] == pytest.approx(step["matmul_share"])
     assert cli.main(["report", str(out)]) == 0
     said = capsys.readouterr().out
     assert "sliding_window, float32: passed" in said

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attnzoo.errors import RequestError
+from attnzoo.arguments import demand, flag, having, number, tensor, whole
 
 if TYPE_CHECKING:
     from attnzoo.model.lm import CausalLM, ModelCache
@@ -45,9 +47,9 @@ def generate(
         (B, T + max_new_tokens).
 
     Raises:
-        RequestError: settings out of range, all at once.
+        RequestError: arguments of a wrong type or out of range, all at once.
     """
-    _check(tokens, max_new_tokens, temperature, top_k, top_p, use_cache, cache)
+    _check(tokens, max_new_tokens, temperature, seed, top_k, top_p, use_cache, key_padding, cache)
     start, end = tokens.shape[1], tokens.shape[1] + max_new_tokens
     text = F.pad(tokens, (0, max_new_tokens))
     real = None if key_padding is None else F.pad(key_padding, (0, max_new_tokens), value=True)
@@ -84,29 +86,29 @@ def _pick(logits: Tensor, temperature: float, top_k: int | None, top_p: float | 
     return torch.multinomial(logits.softmax(-1), 1, generator=draw)
 
 
-def _check(
-    tokens: Tensor,
-    max_new_tokens: int,
-    temperature: float,
-    top_k: int | None,
-    top_p: float | None,
-    use_cache: bool,
-    cache: ModelCache | None,
-) -> None:
-    why = []
-    if cache is not None and not use_cache:
-        why.append("use_cache=False with a cache")
-    if cache is not None and tokens.dim() == 2 and cache.length >= tokens.shape[1]:
-        why.append(f"the cache holds {cache.length} tokens already and the prompt has {tokens.shape[1]}")
+def _check(tokens, max_new_tokens, temperature, seed, top_k, top_p, use_cache, key_padding, cache) -> None:
+    demand(
+        "this cannot be generated",
+        tensor("tokens", tokens, "of integers (B, T)"),
+        whole("max_new_tokens", max_new_tokens, 1),
+        number("temperature", temperature, lambda t: 0 <= t < math.inf, "0 or more"),
+        whole("seed", seed, 0, optional=True),
+        whole("top_k", top_k, 1, optional=True),
+        number("top_p", top_p, lambda p: 0 < p <= 1, "in (0, 1]", optional=True),
+        flag("use_cache", use_cache),
+        tensor("key_padding", key_padding, "of bool (B, T)", optional=True),
+        having("cache", cache, ("layers", "length"), "what the model's new_cache makes", optional=True),
+        _unfit(tokens, use_cache, cache),
+    )
+
+
+def _unfit(tokens: Any, use_cache: Any, cache: Any) -> Iterator[str]:
+    """What is wrong with the prompt's shape, and with a cache beside it."""
+    if cache is not None and use_cache is False:
+        yield "use_cache=False with a cache"
+    if not isinstance(tokens, Tensor):
+        return
     if tokens.dim() != 2 or tokens.shape[1] < 1:
-        why.append(f"the prompt must be (B, T) with T ≥ 1; got {tuple(tokens.shape)}")
-    if max_new_tokens < 1:
-        why.append(f"max_new_tokens={max_new_tokens}: at least 1")
-    if temperature < 0:
-        why.append(f"temperature={temperature}: 0 or more")
-    if top_k is not None and top_k < 1:
-        why.append(f"top_k={top_k}: at least 1")
-    if top_p is not None and not 0 < top_p <= 1:
-        why.append(f"top_p={top_p}: in (0, 1]")
-    if why:
-        raise RequestError("this cannot be generated", why)
+        yield f"the prompt must be (B, T) with T ≥ 1; got {tuple(tokens.shape)}"
+    elif cache is not None and hasattr(cache, "layers") and cache.length >= tokens.shape[1]:
+        yield f"the cache holds {cache.length} tokens already and the prompt has {tokens.shape[1]}"

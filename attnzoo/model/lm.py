@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attnzoo.arguments import demand, fault, flag, instance, number, tensor, whole
+from attnzoo.arguments import demand, fault
 from attnzoo.contract import Attention, ScoreBias
 from attnzoo.errors import RequestError
 from attnzoo.kernels.linear import linear
@@ -167,19 +167,7 @@ class CausalLM(nn.Module):
         key_padding: Tensor | None = None,
         cache: ModelCache | None = None,
     ) -> Tensor:
-        """tokens (B, T) continued: (B, T + max_new_tokens); see `attnzoo.model.generate`, which checks the ranges."""
-        demand(
-            "this cannot be generated",
-            tensor("tokens", tokens, "of integers (B, T)"),
-            whole("max_new_tokens", max_new_tokens),
-            number("temperature", temperature),
-            whole("seed", seed, 0, optional=True),
-            whole("top_k", top_k, optional=True),
-            number("top_p", top_p, optional=True),
-            flag("use_cache", use_cache),
-            tensor("key_padding", key_padding, "of bool (B, T)", optional=True),
-            instance("cache", cache, ModelCache, "what the model's new_cache makes", optional=True),
-        )
+        """tokens (B, T) continued: (B, T + max_new_tokens); see `attnzoo.model.generate`."""
         return generate(
             self, tokens, max_new_tokens, temperature=temperature, seed=seed, top_k=top_k, top_p=top_p,
             use_cache=use_cache, key_padding=key_padding, cache=cache,

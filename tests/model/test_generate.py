@@ -81,6 +81,9 @@ def test_settings_out_of_range_are_all_named(make_model):
     with pytest.raises(RequestError) as wrong:
         make_model().generate(torch.zeros(1, 2, dtype=torch.long), 0, temperature=-1.0, top_k=0, top_p=1.5)
     assert len(wrong.value.reasons) == 4
+    with pytest.raises(RequestError) as wrong:
+        make_model().generate([[1, 2]], 0, temperature=float("nan"), seed="a", top_k=1.5, top_p=0.0, use_cache=1)
+    assert len(wrong.value.reasons) == 7  # types and ranges in one message
 
 
 def test_a_cache_that_holds_the_beginning_is_continued(make_model):
