@@ -101,7 +101,9 @@ class Rule(Declared, nn.Module):
 
     def ran(self, kernel: str) -> None:
         """Record the kernel that computed the last call."""
-        if self.kernel != kernel and not torch.compiler.is_compiling():
+        if torch.compiler.is_compiling():
+            self.kernel = f"{kernel}, compiled"  # not read before, which would make it a condition of the graph
+        elif self.kernel != kernel:
             self.kernel = kernel
 
     def settings(self) -> dict:

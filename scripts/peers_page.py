@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from attnzoo.report.bars import bar_lines, bar_reasons
+from attnzoo.report.bench_table import compile_lines
 from attnzoo.report.benches import find_benches
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -54,7 +55,8 @@ def section(held: Mapping[str, Any]) -> str:
         f"{machine['start'][:16].replace('T', ' ')} UTC; matrix products {machine['matmul_flops_per_s'] / 1e9:.0f} GFLOP/s, "
         f"copies {machine['copy_bytes_per_s'] / 1e9:.0f} GB/s."
     )
-    return "\n".join([*lines, "", *(f"{reason}." for reason in bar_reasons(held["bars"])), where, ""])
+    said = [*bar_reasons(held["bars"]), *compile_lines(held["rows"])]
+    return "\n".join([*lines, "", *(f"{line}." for line in said), where, ""])
 
 
 def main() -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+import torch
+
 Function = TypeVar("Function", bound=Callable)
 
 
@@ -13,3 +15,9 @@ def constant_result(function: Function) -> Function:
     as long as torch itself."""
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function
+
+
+@constant_result
+def threads() -> int:
+    """How many threads an operation may take."""
+    return torch.get_num_threads()

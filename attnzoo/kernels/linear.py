@@ -15,9 +15,10 @@ FEW = 16
 
 def linear(x: Tensor, weight: Tensor) -> Tensor:
     """x (…, C) times the transposed weight (N, C): (…, N). In decoding a row is a sequence."""
-    # compiled, the branches would cost a graph a batch size; in halves none of them gains
-    if torch.compiler.is_compiling() or x.is_cuda or x.dtype.itemsize < 4:
+    if x.is_cuda or x.dtype.itemsize < 4:  # in halves none of the forms gains
         return F.linear(x, weight)
+    if torch.compiler.is_compiling():
+        return _compiled(x, weight)
     rows = x.numel() // x.shape[-1]
     if rows == 1:
         return _one_row(x, weight)
@@ -33,3 +34,13 @@ def _one_row(x: Tensor, weight: Tensor) -> Tensor:
         return F.linear(x, weight)
     row = x.reshape(1, 1, -1).expand(threads, 1, -1)
     return torch.bmm(row, weight.view(threads, -1, weight.shape[1]).mT).view(*x.shape[:-1], -1)
+
+
+def _compiled(x: Tensor, weight: Tensor) -> Tensor:
+    """The forms of a decoding step, told by axes of size 1, which are graphs of their own anyway: a branch on the number of
+    rows would cost one a batch size."""
+    if x.dim() != 3 or x.shape[1] != 1 or torch.is_autocast_enabled(x.device.type):
+        return F.linear(x, weight)
+    if x.shape[0] == 1:  # a sum becomes one loop in all threads, that what is around it joins
+        return (weight * x.reshape(1, -1)).sum(-1).view(*x.shape[:-1], -1)
+    return torch.mm(weight, x.reshape(-1, x.shape[-1]).t()).t().contiguous().view(*x.shape[:-1], -1)

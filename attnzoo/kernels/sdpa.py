@@ -17,6 +17,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from attnzoo.contract import Capabilities, Request, ScoreBias
 from attnzoo.errors import Refused
 from attnzoo.kernels import one_query
+from attnzoo.kernels.compiling import threads as available
 from attnzoo.kernels.library import WithLibraries
 from attnzoo.masks import Mask
 from attnzoo.masks.translate import sdpa_arguments
@@ -146,7 +147,7 @@ def _packed(q: Tensor, k: Tensor, attn_mask: Tensor | None) -> Tensor | None:
     shared = heads // k.shape[1]
     if n_queries != 1 or shared == 1 or (attn_mask is not None and attn_mask.shape[1] != 1):
         return None
-    threads = torch.get_num_threads() if q.device.type == "cpu" else 1
+    threads = available() if q.device.type == "cpu" else 1
     parts = next((s for s in range(1, shared) if shared % s == 0 and batch * k.shape[1] * s >= threads), shared)
     return None if parts == shared else q.reshape(batch, k.shape[1] * parts, shared // parts, -1)
 

@@ -20,16 +20,16 @@ from attnzoo.model.build import assemble
 from attnzoo.model.config import AttentionConfig, ModelConfig, PositionsConfig
 from attnzoo.model.lm import CausalLM
 
+WHOLE = ("train_step", "prefill")  # compiled as they are; the others have a graph for all lengths
+
 
 def make(name: str, op: str, setting: Setting, n_tokens: int, compiled: bool = False) -> Work:
     """One work of a model with this backend in every layer; T is the length of the step, of the prompt, or of the
     context.
 
     Raises:
-        Refused: the backend has no such pass here, or it is not compiled: decoding has another shape at every token.
+        Refused: the backend has no such pass here.
     """
-    if compiled and op in ("decode", "generate"):
-        raise Refused(f"{op} is not compiled", [f"{op} has another length at every token: each would need a graph"])
     options = setting.options.get(name, {})
     precision = {torch.float32: "fp32", torch.bfloat16: "bf16"}.get(setting.dtype)
     if precision is None:
@@ -53,16 +53,16 @@ def make(name: str, op: str, setting: Setting, n_tokens: int, compiled: bool = F
     )  # fmt: skip
     if why:
         raise Refused(f"{name} cannot run {op}", why)
-    if compiled:
+    if compiled and op in WHOLE:
         model.compile(dynamic=False)
-    contestant, flops, n_bytes = _contestant(model, op, setting, n_tokens, precision)
+    contestant, flops, n_bytes = _contestant(model, op, setting, n_tokens, precision, compiled)
     extra = {} if op == "train_step" else {"state_bytes": model.new_cache(setting.batch_size, n_tokens).nbytes}
     extra["parameters"] = model.parameter_count()
     return Work(contestant, kv_heads, flops, n_bytes, lambda: "compiled" if compiled else model.kernel, extra)
 
 
 def _contestant(
-    model: CausalLM, op: str, setting: Setting, n_tokens: int, precision: str
+    model: CausalLM, op: str, setting: Setting, n_tokens: int, precision: str, compiled: bool
 ) -> tuple[Contestant, float, float]:
     """The work, and its operations and bytes a unit. Bytes count what no kernel can spare: parameters once, with AdamW's
     two moments read and written in a training step; a prompt's state written once, and read once a token."""
@@ -77,8 +77,8 @@ def _contestant(
         return prefill_contestant(model, batch, n_tokens, precision), prompt, weights + state
     each = batch * decode_flops(model, n_tokens)
     if op == "decode":
-        return decode_contestant(model, batch, n_tokens, new, precision), each, weights + state
-    contestant = generate_contestant(model, batch, n_tokens, new, precision)
+        return decode_contestant(model, batch, n_tokens, new, precision, compiled), each, weights + state
+    contestant = generate_contestant(model, batch, n_tokens, new, precision, compiled)
     return contestant, prompt / new + each, (1 + 1 / new) * (weights + state)
 
 

@@ -11,6 +11,7 @@ import torch
 from attnzoo.measure.config import MeasureConfig
 from attnzoo.measure.latency import Contestant, Timing, take_turns
 from attnzoo.measure.step import MakeOptimizer, TrainStep, autocast, random_tokens
+from attnzoo.model.compiled import decoding_step
 from attnzoo.model.lm import CausalLM, ModelCache
 
 BACKWARD_PASSES = 2  # a matrix product's backward is two products of the same size: one for each operand's gradient
@@ -115,8 +116,11 @@ def prefill_contestant(model: CausalLM, batch_size: int, context: int, precision
     return Contestant(run)
 
 
-def decode_contestant(model: CausalLM, batch_size: int, context: int, new: int, precision: str) -> Contestant:
+def decode_contestant(
+    model: CausalLM, batch_size: int, context: int, new: int, precision: str, compiled: bool = False
+) -> Contestant:
     """``new`` tokens one after the other after ``context`` tokens in the cache, per token."""
+    step = decoding_step(model) if compiled else model
     prompt, tokens = random_tokens(model, batch_size, context), random_tokens(model, batch_size, 1)
     held: dict[str, ModelCache] = {}
 
@@ -129,27 +133,30 @@ def decode_contestant(model: CausalLM, batch_size: int, context: int, new: int, 
 
     def run() -> None:
         for _ in range(new):
-            extend(model, tokens, held["cache"], precision)
+            extend(step, tokens, held["cache"], precision)
 
     return Contestant(run, prepare, units=new)
 
 
-def generate_contestant(model: CausalLM, batch_size: int, prompt: int, new: int, precision: str) -> Contestant:
+def generate_contestant(
+    model: CausalLM, batch_size: int, prompt: int, new: int, precision: str, compiled: bool = False
+) -> Contestant:
     """Greedy generation end to end, prompt and cache included, per new token."""
     tokens = random_tokens(model, batch_size, prompt)
 
     def run() -> None:
         with autocast(precision, tokens.device):
-            model.generate(tokens, new, cache=new_cache(model, batch_size, prompt + new, precision))
+            cache = new_cache(model, batch_size, prompt + new, precision)
+            model.generate(tokens, new, cache=cache, compiled=compiled)
 
     return Contestant(run, units=new)
 
 
 @torch.no_grad()
-def extend(model: CausalLM, tokens: torch.Tensor, cache: ModelCache, precision: str) -> None:
-    """One pass over new tokens, in evaluation."""
+def extend(step: Callable[..., torch.Tensor], tokens: torch.Tensor, cache: ModelCache, precision: str) -> None:
+    """One pass of a model, or of its compiled step, over new tokens."""
     with autocast(precision, tokens.device):
-        model(tokens, cache=cache)
+        step(tokens, cache=cache)
 
 
 def new_cache(model: CausalLM, batch_size: int, max_tokens: int, precision: str) -> ModelCache:

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attnzoo.arguments import demand, flag, having, number, tensor, whole
+from attnzoo.model.compiled import decoding_step
 
 if TYPE_CHECKING:
     from attnzoo.model.lm import CausalLM, ModelCache
@@ -29,6 +30,7 @@ def generate(
     use_cache: bool = True,
     key_padding: Tensor | None = None,
     cache: ModelCache | None = None,
+    compiled: bool = False,
 ) -> Tensor:
     """Continue each row.
 
@@ -42,14 +44,17 @@ def generate(
         key_padding: (B, T) bool, True = a real token.
         cache: one that holds the first tokens already, fewer than T, with room for the rest but the very last; None
             makes a new one.
+        compiled: each token after the prompt as one graph, by torch.compile (`attnzoo.model.compiled`): some seconds to a
+            minute at the first call for a model, faster afterwards. Needs a C++ compiler.
 
     Returns:
         (B, T + max_new_tokens).
 
     Raises:
         RequestError: arguments of a wrong type or out of range, all at once.
+        Refused: ``compiled``, and the model's step cannot be one graph.
     """
-    _check(tokens, max_new_tokens, temperature, seed, top_k, top_p, use_cache, key_padding, cache)
+    _check(tokens, max_new_tokens, temperature, seed, top_k, top_p, use_cache, key_padding, cache, compiled)
     start, end = tokens.shape[1], tokens.shape[1] + max_new_tokens
     text = F.pad(tokens, (0, max_new_tokens))
     real = None if key_padding is None else F.pad(key_padding, (0, max_new_tokens), value=True)
@@ -60,14 +65,23 @@ def generate(
         draw.manual_seed(seed) if seed is not None else draw.seed()
         if use_cache and cache is None:
             cache = model.new_cache(tokens.shape[0], end)
+        new = text[:, 0 if cache is None else cache.length : start]
         for n in range(start, end):
-            seen = 0 if cache is None else cache.length
             padding = None if real is None else real[:, :n]
-            logits = model(text[:, seen:n], key_padding=padding, cache=cache)[:, -1]
-            text[:, n : n + 1] = _pick(logits.float(), temperature, top_k, top_p, draw)
+            step = decoding_step(model) if compiled and _is_step(new, cache) else model
+            logits = step(new, key_padding=padding, cache=cache)[:, -1]
+            new = _pick(logits.float(), temperature, top_k, top_p, draw)
+            text[:, n : n + 1] = new
+            if cache is None:
+                new = text[:, : n + 1]
         return text
     finally:
         model.train(was_training)
+
+
+def _is_step(new: Tensor, cache: ModelCache | None) -> bool:
+    """One token a row after several: sizes of 0 and 1 are graphs of their own."""
+    return new.shape[1] == 1 and cache is not None and cache.length > 1
 
 
 def _pick(logits: Tensor, temperature: float, top_k: int | None, top_p: float | None, draw: torch.Generator) -> Tensor:
@@ -86,7 +100,7 @@ def _pick(logits: Tensor, temperature: float, top_k: int | None, top_p: float | 
     return torch.multinomial(logits.softmax(-1), 1, generator=draw)
 
 
-def _check(tokens, max_new_tokens, temperature, seed, top_k, top_p, use_cache, key_padding, cache) -> None:
+def _check(tokens, max_new_tokens, temperature, seed, top_k, top_p, use_cache, key_padding, cache, compiled) -> None:
     demand(
         "this cannot be generated",
         tensor("tokens", tokens, "of integers (B, T)"),
@@ -96,16 +110,19 @@ def _check(tokens, max_new_tokens, temperature, seed, top_k, top_p, use_cache, k
         whole("top_k", top_k, 1, optional=True),
         number("top_p", top_p, lambda p: 0 < p <= 1, "in (0, 1]", optional=True),
         flag("use_cache", use_cache),
+        flag("compiled", compiled),
         tensor("key_padding", key_padding, "of bool (B, T)", optional=True),
         having("cache", cache, ("layers", "length"), "what the model's new_cache makes", optional=True),
-        _unfit(tokens, use_cache, cache),
+        _unfit(tokens, use_cache, cache, compiled),
     )
 
 
-def _unfit(tokens: Any, use_cache: Any, cache: Any) -> Iterator[str]:
+def _unfit(tokens: Any, use_cache: Any, cache: Any, compiled: Any) -> Iterator[str]:
     """What is wrong with the prompt's shape, and with a cache beside it."""
     if cache is not None and use_cache is False:
         yield "use_cache=False with a cache"
+    if compiled is True and use_cache is False:
+        yield "compiled=True needs the cache: without it each step has another shape"
     if not isinstance(tokens, Tensor):
         return
     if tokens.dim() != 2 or tokens.shape[1] < 1:

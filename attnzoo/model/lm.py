@@ -166,11 +166,12 @@ class CausalLM(nn.Module):
         use_cache: bool = True,
         key_padding: Tensor | None = None,
         cache: ModelCache | None = None,
+        compiled: bool = False,
     ) -> Tensor:
         """tokens (B, T) continued: (B, T + max_new_tokens); see `attnzoo.model.generate`."""
         return generate(
             self, tokens, max_new_tokens, temperature=temperature, seed=seed, top_k=top_k, top_p=top_p,
-            use_cache=use_cache, key_padding=key_padding, cache=cache,
+            use_cache=use_cache, key_padding=key_padding, cache=cache, compiled=compiled,
         )  # fmt: skip
 
     def _embedded(self, tokens: Tensor) -> Tensor:

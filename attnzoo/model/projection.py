@@ -209,6 +209,7 @@ class LatentKV(Projection):
         self.latent, self.turned = latent_sizes(cfg, d)
         super().__init__(cfg, (heads * d, self.latent, self.turned))
         self.n_heads, self.head_dim = heads, d
+        self._decoders = [attention.with_layout(1, self.latent + self.turned)]  # in a list: no module of its own
         self.expand = Linear(self.latent, heads * (2 * d - self.turned))
         self.q_norm = RMSNorm(d, eps=cfg.norm_eps) if cfg.qk_norm else nn.Identity()
         self.latent_norm = RMSNorm(self.latent, eps=cfg.norm_eps) if cfg.qk_norm else nn.Identity()
@@ -237,7 +238,8 @@ class LatentKV(Projection):
         return out[..., : self.latent] @ self._by_head()[1].mT.to(out.dtype)
 
     def decoder(self, attention: Attention) -> Attention:
-        return attention.with_layout(1, self.latent + self.turned)
+        self._decoders[0].training = attention.training
+        return self._decoders[0]
 
     def attention_cache(self, attention: Attention, batch_size: int, max_tokens: int, device, dtype) -> Any:
         return self.decoder(attention).new_cache(batch_size, max_tokens, device=device, dtype=dtype, value_dim=0)

@@ -3,6 +3,7 @@ import time
 
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounter
 
 from attnzoo import build, registry
 from attnzoo.backends.sliding_window import SlidingWindow
@@ -13,6 +14,7 @@ from attnzoo.measure.bench import bench, bench_shapes, cache_of
 from attnzoo.measure.bench_model import decode_flops
 from attnzoo.measure.latency import Timing
 from attnzoo.measure.roofline import operator_work, reach
+from attnzoo.model import compiled
 from attnzoo.model.build import assemble
 from attnzoo.model.config import AttentionConfig, ModelConfig, PositionsConfig
 
@@ -170,9 +172,14 @@ def test_compiled_contestants_take_part_and_their_compilation_is_kept_apart(monk
     assert own["timing"]["ratio"]["to"] == "sdpa"
 
 
-def test_decoding_is_not_compiled():
-    found = bench(["sdpa"], level="model", ops=["decode"], lengths=[8], compiled=True, verify=trust, **SMALL)
-    assert [row["status"] for row in found["rows"]] == ["ok", "refused"]
+@pytest.mark.parametrize("op", ["decode", "generate"])
+def test_a_compiled_step_decodes(monkeypatch, op):
+    counter = CompileCounter()
+    monkeypatch.setattr(compiled, "BACKEND", counter)
+    found = bench(["sdpa"], level="model", ops=[op], lengths=[8], compiled=True, verify=trust, **SMALL)
+    assert [(row["backend"], row["status"]) for row in found["rows"]] == [("sdpa", "ok"), ("sdpa, compiled", "ok")]
+    assert counter.frame_count == 1
+    assert found["rows"][1]["compile_s"] > 0
 
 
 def test_several_shapes_are_one_bench_and_are_checked_once():

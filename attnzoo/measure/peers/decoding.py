@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -14,15 +16,17 @@ from attnzoo import registry
 from attnzoo.measure.cost import decode_contestant, extend
 from attnzoo.measure.latency import Contestant
 from attnzoo.measure.peers import limits, llama
-from attnzoo.measure.peers.race import Bar, Entry, Race
+from attnzoo.measure.peers.race import Bar, Differs, Entry, Race
 from attnzoo.measure.peers.sizes import Sizes
 from attnzoo.measure.peers.training import model
 from attnzoo.measure.step import random_tokens
+from attnzoo.model import compiled
 from attnzoo.model.config import ModelConfig
 from attnzoo.model.lm import CausalLM, ModelCache
 
 LIMIT = "products and softmax alone"
 READING = "reading alone"
+STATIC_COMPILED = "Hugging Face, static cache, compiled"
 Pair = tuple[Entry, Entry]  # a contestant and its limit, which reads the same cache
 FLAT = 1 / 1.1  # the longest context at least this many times as fast as the shortest: within 10 %
 
@@ -33,15 +37,24 @@ def decode_races(sizes: Sizes, seed: int) -> Iterator[Race]:
         ours = model(replace(sizes.decoder, qk_norm=False), seed)
         tokens = random_tokens(ours, 1, sizes.decode_context + 1).expand(batch, -1)
         cache = filled_cache(ours, tokens, new)
-        entries: dict[str, Callable[[], Entry]] = {"ours": partial(_generate, ours, cache, tokens, new)}
-        entries |= {
+        entries: dict[str, Callable[[], Entry]] = {
+            "ours": partial(_generate, ours, cache, tokens, new),
+            "ours, compiled": partial(_generate, copy.deepcopy(ours), cache, tokens, new, is_compiled=True),
+        }
+        theirs = {
             f"Hugging Face, {kind} cache": partial(_llama, ours, kind, cache, tokens, new) for kind in llama.CACHES
         }
-        peers = tuple(name for name in entries if name != "ours")
+        peers, entries = tuple(theirs), entries | theirs
+        entries |= {STATIC_COMPILED: partial(_llama, ours, "static", cache, tokens, new, is_compiled=True)}
         entries |= {LIMIT: partial(_products, ours, cache, tokens.shape[1], new)}
         entries |= {READING: partial(limits.reading, limits.weights(ours), _held(cache), new)}
         work = f"generate at context {sizes.decode_context}, batch {batch}"
-        bars = [Bar(work, "ours", peers, 2.0, limit=LIMIT), Bar(f"{work}, the weights and the cache", READING, peers)]
+        bars = [
+            Bar(f"{work}, compiled", "ours, compiled", peers, 2.0, limit=LIMIT),
+            Bar(work, "ours", peers, limit=LIMIT),
+            Bar(f"{work}, both compiled", "ours, compiled", (STATIC_COMPILED,), limit=LIMIT),
+            Bar(f"{work}, the weights and the cache", READING, peers),
+        ]
         shape = _shape(sizes.decoder, batch, sizes.decode_context, sizes.decoder.n_heads)
         yield Race(work, shape, ("sdpa",), entries, bars)
 
@@ -134,10 +147,12 @@ def filled_cache(ours: CausalLM, tokens: Tensor, new: int) -> ModelCache:
     return cache
 
 
-def _generate(ours: CausalLM, cache: ModelCache, tokens: Tensor, new: int) -> Entry:
-    run = partial(ours.generate, tokens, new, cache=cache)
-    prepare = partial(_rewind, cache, tokens.shape[1] - 1)
-    return Entry(Contestant(run, prepare, units=new), lambda: ours.kernel, cache.nbytes)
+def _generate(ours: CausalLM, cache: ModelCache, tokens: Tensor, new: int, is_compiled: bool = False) -> Entry:
+    expected = _expected(ours, cache, tokens, new)
+    run = partial(ours.generate, tokens, new, cache=cache, compiled=is_compiled)
+    contestant = Contestant(run, partial(_rewind, cache, tokens.shape[1] - 1), units=new)
+    compile_s = _compared(contestant, expected)
+    return Entry(contestant, lambda: ours.kernel, cache.nbytes, compile_s if is_compiled else None)
 
 
 def _rewind(cache: ModelCache, context: int) -> None:
@@ -146,13 +161,35 @@ def _rewind(cache: ModelCache, context: int) -> None:
         layer.attention.length = context
 
 
-def _llama(ours: CausalLM, kind: str, cache: ModelCache, tokens: Tensor, new: int) -> Entry:
-    context = tokens.shape[1] - 1
-    _rewind(cache, context)
-    expected = ours.generate(tokens, new, cache=cache)
+def _llama(ours: CausalLM, kind: str, cache: ModelCache, tokens: Tensor, new: int, is_compiled: bool = False) -> Entry:
+    expected, context = _expected(ours, cache, tokens, new), tokens.shape[1] - 1
     filled = [(keys[:, :, :context], values[:, :, :context]) for keys, values in _held(cache)]
     theirs = llama.llama_copy(ours, tokens.shape[1] + new)
-    return Entry(llama.generation(theirs, kind, filled, tokens, new, expected))
+    if is_compiled:  # as its documentation does
+        theirs.forward = torch.compile(theirs.forward, fullgraph=True, backend=compiled.BACKEND)
+    contestant = llama.generation(theirs, kind, filled, tokens, new)
+    compile_s = _compared(contestant, expected)
+    return Entry(contestant, compile_s=compile_s if is_compiled else None)
+
+
+def _expected(ours: CausalLM, cache: ModelCache, tokens: Tensor, new: int) -> Tensor:
+    """(B, T + new): what every contestant must give."""
+    _rewind(cache, tokens.shape[1] - 1)
+    return ours.generate(tokens, new, cache=cache)
+
+
+def _compared(contestant: Contestant, expected: Tensor) -> float:
+    """Raise `Differs` unless it gives these tokens; the seconds that its first call took beyond its second."""
+    seconds = []
+    for _ in range(2):
+        if contestant.prepare:
+            contestant.prepare()
+        start = time.perf_counter()
+        found = contestant.run()
+        seconds.append(time.perf_counter() - start)
+        if not (isinstance(found, Tensor) and torch.equal(found, expected)):
+            raise Differs("it computes something else", ["it generates other tokens than ours"])
+    return seconds[0] - seconds[1]
 
 
 def _held(cache: ModelCache) -> list[limits.Held]:

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from attnzoo.measure.latency import Contestant
-from attnzoo.measure.peers.race import Differs
 from attnzoo.model.llama import export_llama
 from attnzoo.model.lm import CausalLM
 
@@ -28,18 +27,12 @@ def llama_copy(ours: CausalLM, max_tokens: int) -> Any:
         return LlamaForCausalLM.from_pretrained(folder, attn_implementation="sdpa", max_position_embeddings=max_tokens)
 
 
-def generation(
-    model: Any, kind: str, filled: list[tuple[Tensor, Tensor]], tokens: Tensor, new: int, expected: Tensor
-) -> Contestant:
+def generation(model: Any, kind: str, filled: list[tuple[Tensor, Tensor]], tokens: Tensor, new: int) -> Contestant:
     """Greedy ``generate`` of ``new`` tokens, by itself, after all but the last of ``tokens`` in its cache.
 
     Args:
         kind: of the cache, one of `CACHES`.
         filled: keys and values (B, G, T - 1, D) of each layer, which the cache starts with.
-        expected: (B, T + new) what it must give.
-
-    Raises:
-        Differs: it gives other tokens.
     """
     from transformers import DynamicCache, StaticCache
 
@@ -64,7 +57,4 @@ def generation(
             tokens, cache=cache, max_new_tokens=new, do_sample=False, attention_mask=torch.ones_like(tokens)
         )
 
-    prepare()
-    if not torch.equal(run(), expected):
-        raise Differs("it computes something else", [f"generate with a {kind} cache gives other tokens than ours"])
     return Contestant(run, prepare, units=new)

@@ -27,11 +27,13 @@ class Entry:
         contestant: what is timed.
         kernel: names what ran, asked afterwards.
         state_bytes: of its decoding state.
+        compile_s: what its first call took beyond a later one, where it is compiled.
     """
 
     contestant: Contestant
     kernel: Callable[[], str | None] = lambda: None
     state_bytes: int | None = None
+    compile_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -148,6 +150,7 @@ def _row(race: Race, name: str, entry: Entry | None, timing: Timing) -> dict[str
         "backend": name, "level": "peers", "op": race.work, **race.shape,
         "timing": shown, "flops": None, "bytes": None, "peak_memory_bytes": None,
         "state_bytes": entry.state_bytes if entry else None,
+        "compile_s": entry.compile_s if entry else None,
         "kernel": entry.kernel() if entry and done else None,
         "status": timing.status, "reasons": timing.reasons,
     }  # fmt: skip
