@@ -66,6 +66,7 @@ def generate(
         if use_cache and cache is None:
             cache = model.new_cache(tokens.shape[0], end)
         new = text[:, 0 if cache is None else cache.length : start]
+        new = new.clone(memory_format=torch.contiguous_format)  # strides are a condition of a compiled graph
         for n in range(start, end):
             padding = None if real is None else real[:, :n]
             step = decoding_step(model) if compiled and _is_step(new, cache) else model

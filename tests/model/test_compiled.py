@@ -58,6 +58,16 @@ def test_a_prompt_of_one_token(make_model, graphs):
     assert graphs.frame_count == 1
 
 
+def test_a_filled_cache_is_continued_by_the_same_graph(make_model, graphs):
+    model, prompt = make_model(), torch.randint(50, (1, 7))
+    for room in (12, 12):
+        cache = model.new_cache(1, room)
+        with torch.no_grad():
+            model(prompt[:, :-1], cache=cache)
+        assert torch.equal(model.generate(prompt, 5, cache=cache, compiled=True), model.generate(prompt, 5))
+    assert graphs.frame_count == 1
+
+
 def test_changed_weights_count(make_model, graphs):
     model, prompt = make_model(), torch.randint(50, (1, 6))
     before = model.generate(prompt, 20, compiled=True)
