@@ -57,24 +57,48 @@ def test_a_seed_repeats_and_another_does_not(make_model):
     assert not torch.equal(one, model.generate(prompt, 24, temperature=1.0, seed=1))
 
 
-def test_the_training_mode_is_restored(make_model):
-    model = make_model().train()
-    model.generate(torch.zeros(1, 2, dtype=torch.long), 1)
-    assert model.training
+def test_without_a_seed_every_call_draws_anew(make_model):
+    model, prompt = make_model(), torch.randint(50, (2, 4))
+    one, other = (model.generate(prompt, 24, temperature=1.0) for _ in range(2))
+    assert not torch.equal(one, other)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_nothing_is_dropped_and_the_mode_is_as_before(make_model, training):
+    model, prompt = make_model(dropout=0.5), torch.randint(50, (2, 4))
+    expected = model.generate(prompt, 8)
+    model.train(training)
+    assert torch.equal(model.generate(prompt, 8), expected)
+    assert model.training == training
+    with pytest.raises(RequestError, match="tokens must lie in"):
+        model.generate(prompt + 50, 1)
+    assert model.training == training
+
+
+def drawn(logits: torch.Tensor, top_k=None, top_p=None, temperature=1.0) -> set[int]:
+    """The tokens that 300 draws give: one of probability 0.05 stays away from all with 2 · 10^-7."""
+    draw = torch.Generator().manual_seed(0)
+    return {_pick(logits, temperature, top_k, top_p, draw).item() for _ in range(300)}
 
 
 def test_top_k_and_top_p_keep_the_likeliest():
-    logits = torch.tensor([[0.5, 0.3, 0.15, 0.05]]).log()
-    draw = torch.Generator().manual_seed(0)
+    logits = torch.tensor([[0.05, 0.5, 0.15, 0.3]]).log()
+    assert drawn(logits) == {0, 1, 2, 3}
+    assert drawn(logits, top_k=2) == {1, 3}
+    assert drawn(logits, top_k=9) == {0, 1, 2, 3}
+    assert drawn(logits, top_p=0.6) == {1, 3}  # 0.5 does not reach 0.6, 0.8 does
+    assert drawn(logits, top_p=0.1) == {1}
+    assert drawn(logits, top_k=3, top_p=0.9) == {1, 2, 3}
+    assert drawn(logits, top_k=2, top_p=0.6) == {1}  # p is of what k left, as elsewhere: 0.5 of 0.8
+    assert len(drawn(torch.zeros(1, 4), top_p=0.5)) == 2  # two quarters reach a half
 
-    def drawn(**settings) -> set[int]:
-        return {_pick(logits, 1.0, settings.get("top_k"), settings.get("top_p"), draw).item() for _ in range(300)}
 
-    assert drawn() == {0, 1, 2, 3}
-    assert drawn(top_k=2) == {0, 1}
-    assert drawn(top_p=0.6) == {0, 1}  # 0.5 does not reach 0.6, 0.8 does
-    assert drawn(top_p=0.1) == {0}
-    assert drawn(top_k=3, top_p=0.9) == {0, 1, 2}
+def test_temperature_divides_the_logits():
+    logits = torch.tensor([[0.0, 1.0, 2.0]])
+    assert drawn(logits, temperature=0.02) == {2}  # the next one has e^-50 of its probability
+    assert drawn(logits, temperature=50.0) == {0, 1, 2}
+    assert drawn(logits, temperature=0.02, top_p=0.5) == drawn(logits, temperature=50.0, top_p=0.3) == {2}
+    assert len(drawn(logits, temperature=50.0, top_p=0.5)) == 2  # thirds
 
 
 def test_settings_out_of_range_are_all_named(make_model):
@@ -84,6 +108,7 @@ def test_settings_out_of_range_are_all_named(make_model):
     with pytest.raises(RequestError) as wrong:
         make_model().generate([[1, 2]], 0, temperature=float("nan"), seed="a", top_k=1.5, top_p=0.0, use_cache=1)
     assert len(wrong.value.reasons) == 7  # types and ranges in one message
+    make_model().generate(torch.zeros(1, 2, dtype=torch.long), 1, temperature=1.0, top_p=1.0)  # the end is in the range
 
 
 def test_a_cache_that_holds_the_beginning_is_continued(make_model):
@@ -95,3 +120,9 @@ def test_a_cache_that_holds_the_beginning_is_continued(make_model):
     assert cache.length == 14
     with pytest.raises(RequestError, match="holds 14 tokens already"):
         model.generate(prompt, 6, cache=cache)
+    full = model.new_cache(2, 20)
+    model(prompt, cache=full)
+    with pytest.raises(RequestError, match="holds 9 tokens already and the prompt has 9"):
+        model.generate(prompt, 6, cache=full)
+    with pytest.raises(RequestError, match="use_cache=False with a cache"):
+        model.generate(prompt, 6, cache=model.new_cache(2, 20), use_cache=False)
