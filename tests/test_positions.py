@@ -104,6 +104,7 @@ def test_alibi_bias_of_any_block_equals_the_whole():
     whole = bias.block(i, j)
     assert whole.shape == (4, 9, 9)
     assert whole[1, 7, 2].item() == pytest.approx(-alibi_slopes(4)[1] * 5)
+    assert whole[1, 2, 7] == whole[1, 7, 2]  # a key ahead is as far as one behind
     assert torch.equal(bias.block(i[3:6], j[:, 2:4]), whole[:, 3:6, 2:4])
 
 
@@ -122,7 +123,9 @@ def t5_bucket(distance: int, buckets: int, max_distance: int) -> int:
     return bucket
 
 
-@pytest.mark.parametrize(("buckets", "max_distance"), [(32, 128), (32, 64), (8, 16), (9, 100), (2, 5), (32, 17)])
+@pytest.mark.parametrize(
+    ("buckets", "max_distance"), [(32, 128), (32, 64), (8, 16), (9, 100), (2, 5), (32, 17), (9, 128)]
+)
 def test_buckets_are_those_of_t5(buckets, max_distance):
     found = distance_buckets(buckets, max_distance).tolist()
     assert found == [t5_bucket(d, buckets, max_distance) for d in range(max_distance + 1)]
@@ -136,18 +139,31 @@ def test_relative_bias_of_any_block_equals_the_whole():
     assert whole.shape == (4, 40, 40)
     for query, key in ((7, 7), (9, 2), (39, 0), (20, 3)):
         assert whole[2, query, key] == bias.table[t5_bucket(query - key, 8, 16), 2]
+    last = Relative(4, 32, 17).bias()
+    torch.nn.init.normal_(last.table)
+    for distance in (15, 16, 17, 39):
+        assert torch.equal(last.block(i[distance], j[0, 0])[:, 0], last.table[min(t5_bucket(distance, 32, 17), 31)])
+    for query, key in ((0, 1), (2, 39)):  # ahead
+        assert whole[2, query, key] == bias.table[0, 2]
+    assert list(Relative(4, 8, 16).state_dict()) == ["score_bias.table"]  # the buckets are no weights
     assert torch.equal(bias.block(i[3:6], j[:, 2:4]), whole[:, 3:6, 2:4])
     assert torch.equal(bias.block(i[5], j[0, 2]), whole[:, 5, 2:3])
 
 
-def test_sinusoidal_follows_the_paper():
-    h = Sinusoidal(6, 10000.0).embed(torch.zeros(1, 4, 6), torch.arange(4)[None])
+@pytest.mark.parametrize("width", [6, 5])
+def test_sinusoidal_follows_the_paper(width):
+    h = Sinusoidal(width, 10000.0).embed(torch.zeros(1, 4, width), torch.arange(4)[None])
     scale = 0.02 * math.sqrt(2)
     for position in range(4):
-        for channel in range(6):
-            angle = position / 10000.0 ** (2 * (channel // 2) / 6)
+        for channel in range(width):
+            angle = position / 10000.0 ** (2 * (channel // 2) / width)
             wave = math.sin(angle) if channel % 2 == 0 else math.cos(angle)
             assert h[0, position, channel].item() == pytest.approx(scale * wave, abs=1e-6)
+
+
+def test_sinusoidal_leaves_the_type_as_it_is():
+    h = torch.zeros(1, 4, 6, dtype=torch.bfloat16)
+    assert Sinusoidal(6, 10000.0).embed(h, torch.arange(4)[None]).dtype == torch.bfloat16
 
 
 def test_learned_positions_past_the_table_are_an_error():

@@ -42,3 +42,15 @@ def test_a_row_of_zeros_has_a_finite_gradient():
 def test_gradients_by_finite_differences():
     x, gain = torch.randn(3, 4, dtype=torch.float64, requires_grad=True), torch.rand(4, dtype=torch.float64)
     assert torch.autograd.gradcheck(lambda x, g: rms_norm(x, g, 1e-2), (x, gain.requires_grad_()))
+
+
+def test_a_gain_of_another_type_takes_the_inputs():
+    """As under autocast, and in a model of mixed types."""
+    x, gain = torch.randn(3, 8, dtype=torch.float64), torch.randn(8)
+    found = []
+    for norm in (lambda x, g: rms_norm(x, g, 1e-4), lambda x, g: F.rms_norm(x, (8,), g.double(), 1e-4)):
+        a, b = x.clone().requires_grad_(), gain.clone().requires_grad_()
+        out = norm(a, b)
+        found.append((out, *torch.autograd.grad(out.square().sum(), (a, b))))
+    for mine, torchs in zip(*found, strict=True):
+        torch.testing.assert_close(mine, torchs)

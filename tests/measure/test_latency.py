@@ -136,3 +136,119 @@ def test_a_short_contestant_is_called_several_times_a_sample():
     found = take_turns({"a": lambda: calls.append(time.perf_counter())}, rounds=6, warmup=2, narrow=0.0)
     assert len(calls) > 2 + 6
     assert found["a"].first_ms is not None
+
+
+class Steps:
+    """A clock that contestants move by as much as is written down, the last entry for ever."""
+
+    def __init__(self, monkeypatch):
+        self.now, self.calls = 0.0, []
+        monkeypatch.setattr(latency.time, "perf_counter", lambda: self.now)
+
+    def work(self, name, *seconds):
+        def run():
+            took = seconds[min(self.calls.count(name), len(seconds) - 1)]
+            self.calls.append(name)
+            if took is None:
+                raise ValueError("broke")
+            self.now += took
+
+        return run
+
+    def take(self, rounds=6, narrow=-1.0, seconds=1e9, **how):
+        """Turns that no interval ends."""
+        return take_turns(how.pop("works"), rounds=rounds, narrow=narrow, seconds=seconds, **how)
+
+
+@pytest.fixture
+def steps(monkeypatch):
+    return Steps(monkeypatch)
+
+
+def test_the_first_call_is_kept_apart_and_the_whole_of_it(steps):
+    found = steps.take(works={"a": Contestant(steps.work("a", 5.0, 1.0), units=4)}, warmup=3)
+    assert found["a"].first_ms == 5000
+    assert found["a"].samples == [250.0] * 6
+    steps.take(works={"b": steps.work("b", 1.0)}, warmup=0)
+    assert steps.calls.count("b") == 1 + 6  # what was never called is never timed
+
+
+def test_how_many_calls_make_a_sample(steps):
+    short = 2.0**-11  # a fifth of the shortest sample, nearly: a time of a call, whatever a call does
+    assert 4 * short < latency.SHORTEST_SAMPLE < 5 * short
+    found = steps.take(works={"a": Contestant(steps.work("a", short), units=4)}, warmup=1)
+    assert found["a"].samples == [1000 * short / 4] * 6
+    assert steps.calls.count("a") == 1 + 6 * 5
+    steps.take(works={"b": steps.work("b", 0.0)}, warmup=1)
+    assert steps.calls.count("b") == 1 + 6 * 100
+    prepared = Contestant(steps.work("c", short), prepare=steps.work("p", 0.0))
+    steps.take(works={"c": prepared}, warmup=1)
+    assert steps.calls.count("c") == steps.calls.count("p") == 1 + 6  # a call starts where the preparation left it
+
+
+def test_a_time_limit_ends_rounds_and_who_takes_too_much_of_it(steps):
+    works = {"a": steps.work("a", 1.0), "long": steps.work("long", 3.0), "late": steps.work("late", 1.0)}
+    found = steps.take(works=works, rounds=100, warmup=1, limit=20.0)
+    assert (found["long"].status, steps.calls.count("long")) == ("interrupted", 1)
+    assert "one call takes 3 s" in found["long"].reasons[0]
+    assert len(found["a"].samples) == len(found["late"].samples) == 8  # of 2 s each, after 5 s: until 21 s
+    steps.now = 0.0
+    works = {"a": steps.work("b", 21.0, 1.0), "late": steps.work("never", 1.0)}
+    found = steps.take(works=works, warmup=2, limit=20.0)
+    assert (found["late"].status, steps.calls.count("never")) == ("interrupted", 0)
+    assert "before its turn" in found["late"].reasons[0]
+
+
+def test_rounds_go_on_until_the_widest_is_narrow_and_their_time_is_their_own(steps):
+    works = {"a": steps.work("a", 1.0), "even": steps.work("b", 2.0), "odd": steps.work("c", *[1.0, 3.0] * 20)}
+    assert len(steps.take(works=works, baseline="a", rounds=20, narrow=0.05)["a"].samples) == 20
+    found = steps.take(works={"d": steps.work("d", 100.0, 1.0)}, rounds=50, warmup=1, seconds=10.0)
+    assert len(found["d"].samples) == 11  # the warm-up's 100 s are not theirs
+
+
+def test_a_drifting_machine_does_not_widen_ratios(steps):
+    drift = [2.0**n for n in range(20)]
+    works = {"a": steps.work("a", *drift), "b": steps.work("b", *(3 * step for step in drift))}
+    assert len(steps.take(works=works, baseline="a", rounds=19, narrow=0.05, warmup=1)["a"].samples) == 6
+
+
+def test_outliers_are_kept(steps):
+    timing = steps.take(works={"a": steps.work("a", 1.0, 1.0, 1.0, 100.0, 1.0)}, warmup=1)["a"]
+    assert (timing.interval.median, timing.interval.high) == (1000.0, 100_000.0)
+
+
+def test_who_fails_has_no_more_turns_and_is_no_baseline(steps):
+    works = {"a": steps.work("a", 1.0), "b": steps.work("b", 1.0, 1.0, 1.0, None), "c": steps.work("c", None)}
+    found = steps.take(works=works, baseline="b", warmup=3)
+    assert (steps.calls.count("a"), steps.calls.count("b"), steps.calls.count("c")) == (9, 4, 1)
+    works = {"a": steps.work("d", 1.0), "b": steps.work("e", 1.0, 1.0, 1.0, None)}
+    found = steps.take(works=works, baseline="b", warmup=1)
+    assert (len(found["b"].samples), found["a"].ratio) == (2, None)
+
+
+def test_the_seed_decides_the_order(steps):
+    def order(seed):
+        steps.calls.clear()
+        steps.take(works={name: steps.work(name, 1.0) for name in "abc"}, seed=seed)
+        return tuple(steps.calls)
+
+    assert order(3) == order(3)
+    assert len({order(seed) for seed in range(4)}) > 1
+
+
+def test_a_sample_is_what_the_device_did_for_it(steps, monkeypatch):
+    pending = [0.0]
+
+    def asked(seconds):
+        return lambda: pending.__setitem__(0, pending[0] + seconds)
+
+    def synchronize(device):
+        steps.now, pending[0] = steps.now + pending[0], 0.0
+
+    monkeypatch.setattr(latency, "synchronize", synchronize)
+    found = steps.take(works={"a": Contestant(asked(2.0), prepare=asked(50.0))})
+    assert found["a"].samples == [2000.0] * 6
+
+
+def test_a_median_that_is_not_above_zero_has_no_relative_width():
+    assert interval_of_median([-2.0, -1.0, -3.0]).width == interval_of_median([0.0] * 3).width == float("inf")

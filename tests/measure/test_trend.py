@@ -49,6 +49,27 @@ def test_short_lengths_and_wide_intervals_accuse_nobody():
     assert wide[0]["verdict"] == "as declared"
 
 
+def test_shapes_and_types_grow_apart_and_lengths_come_in_any_order():
+    lengths = (4096, 2048, 1024, 512)
+    rows = [row(n_tokens=n, ms=1e-3 * n**power, spread=0.0) | {"dtype": dtype, "G": g}
+            for n in lengths for dtype, g, power in (("float32", 4, 1), ("float32", 1, 2), ("bfloat16", 4, 3))]  # fmt: skip
+    found = {(fit["dtype"], fit["G"]): fit for fit in growth(rows, {})}
+    assert [round(found[key]["exponent"], 6) for key in (("float32", 4), ("float32", 1), ("bfloat16", 4))] == [1, 2, 3]
+    assert {tuple(fit["lengths"]) for fit in found.values()} == {(1024, 2048, 4096)}
+
+
+def test_what_says_nothing_of_growth_is_left_out():
+    assert growth([row(n_tokens=1024), row(n_tokens=1024)], {}) == []
+    (time,) = growth([row(n_tokens=1024, peak=100), row(n_tokens=2048)], {})
+    assert time["quantity"] == "time"
+
+
+def test_the_claim_of_the_work_itself_counts():
+    rows = [row(n_tokens=n, ms=n**2, spread=0.0) | {"op": "decode"} for n in (1024, 2048)]
+    (fit,) = growth(rows, {("linear", "forward", "time"): 1.0, ("linear", "decode", "time"): 2.0})
+    assert (fit["declared"], fit["verdict"]) == (2.0, "as declared")
+
+
 def test_slope_of_two_points_is_the_log_ratio():
     assert slope([1, 2], [1, 8]) == pytest.approx(3.0)
 
@@ -68,6 +89,24 @@ def test_what_became_slower_larger_or_broke():
     assert found[0]["by"] == "ratio to sdpa"
     noisy = {"rows": [row("exact", ms=1.2, spread=0.5)]}
     assert regressions(noisy, old) == []  # the intervals meet
+
+
+def test_what_is_no_loss_is_not_reported():
+    past = row(ms=1.0, ratio=0.5, peak=100, spread=0.001)
+    small = row(ms=1.04, ratio=0.52, peak=104, spread=0.001)  # the intervals do not meet, but 4 % is noise
+    again = row("gqa", ms=1.0, spread=0.001)
+    assert regressions({"rows": [small, again]}, {"rows": [past, again | {"status": "failed"}]}) == []
+    small["timing"]["ratio"] = past["timing"]["ratio"] = None
+    assert regressions({"rows": [small]}, {"rows": [past]}) == []
+
+
+def test_ratios_to_different_baselines_are_not_compared():
+    past, now = row(ms=1.0, ratio=0.5), row(ms=1.0, ratio=2.0)
+    now["timing"]["ratio"]["to"] = "exact"
+    assert regressions({"rows": [now]}, {"rows": [past]}) == []
+    now = row(ms=2.0, ratio=0.5)
+    now["timing"]["ratio"]["to"] = "exact"
+    assert regressions({"rows": [now]}, {"rows": [past]})[0]["by"] == "ms"
 
 
 def test_nothing_in_common_is_an_error():

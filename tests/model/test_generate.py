@@ -43,8 +43,9 @@ def test_a_token_takes_few_operations_a_layer(make_model):
     assert n[2] - n[1] <= 36
 
 
-def test_rows_padded_on_the_left_continue_as_if_alone(make_model):
-    model, prompt = make_model("sdpa"), torch.randint(50, (1, 6))
+@pytest.mark.parametrize("conv", [0, 3])
+def test_rows_padded_on_the_left_continue_as_if_alone(make_model, conv):
+    model, prompt = make_model("sdpa", short_conv=conv), torch.randint(50, (1, 6))
     padded = torch.cat([torch.zeros(1, 5, dtype=torch.long), prompt], 1)
     real = torch.arange(11)[None] >= 5
     assert torch.equal(model.generate(padded, 8, key_padding=real)[:, 5:], model.generate(prompt, 8))

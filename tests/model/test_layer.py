@@ -16,7 +16,7 @@ from attnzoo.errors import Refused, RequestError
 from attnzoo.model import AttentionLayer
 from attnzoo.model.config import ModelConfig
 from attnzoo.model.projection import ShortConv
-from attnzoo.positions import Rope
+from attnzoo.positions import Alibi, Rope
 
 
 def test_cross_attention_reads_the_context_only():
@@ -68,6 +68,17 @@ def test_short_convolution_stops_at_documents():
         conv.weight.normal_()
         packed = conv(x, None, torch.tensor([[4] * 5 + [2] * 4]))
         torch.testing.assert_close(packed[:, 5:], conv(x[:, 5:], None, None))
+
+
+def test_a_convolution_of_width_one_keeps_nothing():
+    cfg = ModelConfig(d_model=8, n_heads=2, short_conv=1)
+    layer, x = AttentionLayer(build("exact", n_heads=2, head_dim=4), cfg), torch.randn(1, 5, 8)
+    with torch.no_grad():
+        layer.projection.conv.weight.normal_()
+        cache = layer.new_cache(1, 5)
+        decoded = torch.cat([layer(token, cache=cache) for token in x.split(1, 1)], 1)
+        torch.testing.assert_close(decoded, layer(x))
+    assert cache.nbytes == layer.cache_bytes(1, 5, torch.float32)
 
 
 def test_the_input_reaches_a_rule_that_reads_it():
@@ -122,11 +133,14 @@ def test_log_n_multiplies_scores_by_the_log_of_what_a_query_sees():
     layer, x = exact_layer(scale="log_n"), torch.randn(1, 5, 8)
     torch.testing.assert_close(layer(x), by_hand(layer, x, factor=0.5 * torch.arange(1, 6).log()))
     padded, real = torch.cat([torch.randn(1, 3, 8), x], 1), torch.arange(8)[None] >= 3
-    torch.testing.assert_close(layer(padded, Mask(key_padding=real))[:, 3:], layer(x))
+    hidden = layer(padded, Mask(key_padding=real))
+    torch.testing.assert_close(hidden[:, 3:], layer(x))
+    assert hidden.isfinite().all()  # padding sees no token, and log(0) times 0 would reach every gradient
     packed = layer(torch.cat([x, x], 1), Mask(documents=torch.tensor([[0] * 5 + [1] * 5])))
     torch.testing.assert_close(packed, layer(x).repeat(1, 2, 1))
-    with pytest.raises(RequestError, match="needs a causal mask"):
-        layer(x, Mask(causal=False))
+    for mask, context in ((Mask(causal=False), None), (Mask(prefix=2), None), (Mask(), x)):
+        with pytest.raises(RequestError, match="needs a causal mask"):
+            layer(x, mask, context=context)
 
 
 @pytest.mark.parametrize("name", [n for n in registry.list_backends() if registry.get(n).capabilities.products])
@@ -229,5 +243,6 @@ def test_cross_attention_takes_no_positions_and_trains_what_reads_the_context():
     phases = Rope(8, 10000.0).phases(torch.arange(5)[None])
     out = layer(x, open_, context=context, phases=phases)
     assert torch.equal(out, layer(x, open_, context=context))
+    assert torch.equal(out, layer(x, open_, context=context, bias=Alibi(2).bias()))
     out.square().sum().backward()
     assert layer.projection.qkv.weight.grad.any(1).all()

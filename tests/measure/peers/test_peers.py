@@ -161,8 +161,21 @@ def test_what_fell_back_against_a_peer_is_named():
     assert (worse["before"], worse["after"], worse["what"]) == (2.0, 1.0, "time")
     (gone,) = regressions({"rows": [], "bars": [bar(1.0, ratio=None, verdict="not measured")]}, old)
     assert gone["after"] == "not measured"
-    with pytest.raises(RequestError):
-        regressions({"rows": [], "bars": [bar(1.0, work="another")]}, old)
+    (larger,) = regressions(*({"rows": [], "bars": [bar(x, quantity="state_bytes")]} for x in (1.0, 2.0)))
+    assert larger["what"] == "memory"
+    for past in (old, {"rows": [], "bars": [bar(1.0, work="another", ratio=None)]}):
+        with pytest.raises(RequestError):
+            regressions({"rows": [], "bars": [bar(1.0, work="another")]}, past)
+
+
+def test_noise_is_no_loss_against_a_peer():
+    def ratio(median, low, high):
+        return bar(median, ratio={"median": median, "low": low, "high": high})
+
+    old = {"rows": [], "bars": [ratio(2.0, 1.99, 2.01)]}
+    assert regressions({"rows": [], "bars": [ratio(1.0, 0.5, 2.5)]}, old) == []  # the intervals meet
+    assert regressions({"rows": [], "bars": [ratio(1.95, 1.94, 1.96)]}, old) == []  # 3 %
+    assert len(regressions({"rows": [], "bars": [ratio(1.8, 1.79, 1.81)]}, old)) == 1
 
 
 def test_a_line_is_the_same_whichever_of_its_peers_is_fastest():

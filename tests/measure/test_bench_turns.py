@@ -1,0 +1,63 @@
+"""What a benchmark tells the turns, and what it makes of them."""
+
+import pytest
+import torch
+
+from attnzoo.measure import bench_turns, fresh
+from attnzoo.measure.bench import bench
+from attnzoo.measure.bench_row import Key
+from attnzoo.measure.latency import Timing
+
+SMALL = {"n_heads": 2, "head_dim": 16, "verify": lambda *_: ("ok", [])}
+
+
+@pytest.fixture
+def told(monkeypatch):
+    """What the turns were told; each contestant took a millisecond."""
+    told = {}
+
+    def turns(works, **how):
+        told.update(how)
+        for work in works.values():
+            work.run()
+        return {key: Timing(samples=[1.0] * 6) for key in works}
+
+    monkeypatch.setattr(bench_turns, "take_turns", turns)
+    return told
+
+
+def test_all_lengths_take_turns_each_beside_its_own_baseline(told):
+    names, lengths = ["linear", "sdpa"], [32, 16]
+    rows = bench(
+        names, ops=["forward"], lengths=lengths, rounds=7, seconds=3.0, seed=5, limit=99.0, dense_masks=False, **SMALL
+    )["rows"]
+    assert (told["rounds"], told["seconds"], told["seed"]) == (7, 2 * 3.0, 5)
+    assert 0 < told["limit"] < 99
+    assert told["baseline"] == {Key(name, n): Key("sdpa", n) for name in names for n in lengths}
+    assert [(row["backend"], row["T"]) for row in rows] == [(name, n) for n in (16, 32) for name in names]
+
+
+def test_only_what_ran_is_measured_in_a_process_of_its_own(told, monkeypatch):
+    asked = []
+
+    def peak(level, name, op, setting, n_tokens):
+        asked.append(name)
+        return {"bytes": 5, "method": "m", "process_bytes": 6, "process_method": "p", "reasons": []}
+
+    monkeypatch.setattr(fresh, "fresh_peak", peak)
+    how = {"ops": ["forward+backward"], "lengths": [32], "fresh_memory": True}  # flex has no backward here
+    rows = bench(["sdpa", "sliding_window", "flex"], **how, **SMALL)["rows"]
+    assert asked == ["sdpa", "sliding_window"]
+    assert [row["peak_memory_bytes"] == 5 for row in rows] == [row["backend"] in asked for row in rows]
+    assert len(rows) == 4  # one is sdpa with the window's mask
+
+
+def test_graphs_have_room_and_the_room_is_given_back():
+    before = torch._dynamo.config.recompile_limit
+    with bench_turns._room_for_graphs(before):
+        assert torch._dynamo.config.recompile_limit == 2 * before
+    with bench_turns._room_for_graphs(1):
+        assert torch._dynamo.config.recompile_limit == before
+    with pytest.raises(ValueError, match="broke"), bench_turns._room_for_graphs(before):
+        raise ValueError("broke")
+    assert torch._dynamo.config.recompile_limit == before
