@@ -291,7 +291,35 @@ def test_bench_measures_writes_and_compares(tmp_path: Path, capsys: pytest.Captu
         row["peak_memory_bytes"] = 1  # it has become larger since
     (tmp_path / "old.json").write_text(json.dumps(found))
     assert cli.main([*words, "--device", "cpu", "--against", str(tmp_path / "old.json")]) == 1
-    assert "exact" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "exact" in said
+    assert "counterpart" not in said
+    longer = [word.replace("16", "16,32") for word in words]
+    assert cli.main([*longer, "--device", "cpu", "--against", str(tmp_path / "old.json")]) == 1
+    assert f"4 of 8 rows have no counterpart in {tmp_path / 'old.json'}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "apart"),
+    [
+        ("exact --lengths 64", "T: here 64, there 16"),
+        ("gqa --lengths 16 --level model", "backend: here gqa, there exact; level: here model, there operator"),
+        ("peers flat", "races: here flat, there no races"),
+    ],
+)
+def test_nothing_in_common_is_said_before_anything_is_measured(words, apart, tmp_path, capsys, monkeypatch):
+    def measure(*_, **__):
+        raise AssertionError("it was measured")
+
+    monkeypatch.setattr("attnzoo.measure.bench.bench_shapes", measure)
+    monkeypatch.setattr("attnzoo.measure.peers.bench_peers", measure)
+    heads = {"op": "forward", "B": 1, "H": 4, "G": 4, "D": 64, "dtype": "float32", "status": "ok"}
+    (tmp_path / "old.json").write_text(
+        json.dumps({"rows": [{"backend": "exact", "level": "operator", "T": 16, **heads}]})
+    )
+    assert cli.main(["bench", *words.split(), "--against", str(tmp_path / "old.json")]) == 2
+    said = capsys.readouterr().err
+    assert all(reason in said for reason in apart.split("; "))
 
 
 def test_show_draws_a_backend_with_options(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

@@ -59,14 +59,22 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--seconds", type=float, default=10.0, help="time limit of the rounds of one length, or of one race (10)"
     )
-    parser.add_argument("--limit", type=float, help="time limit of everything, in seconds; what is not reached says so")
+    parser.add_argument(
+        "--limit", type=float, metavar="S",
+        help="seconds for checks (half of it at most), timing and memory together; what is not reached says so, a call that "
+        "has begun is finished",
+    )  # fmt: skip
     parser.add_argument("--compile", action="store_true", help="each backend under torch.compile too")
     parser.add_argument("--fresh-memory", action="store_true", help="peak memory of each row in its own process; slow")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--html", metavar="FILE", help="also write the page there")
     parser.add_argument("--csv", metavar="FILE", help="also write the rows there")
     parser.add_argument("--out", metavar="FOLDER", help="also write bench.json, bench.csv and bench.html there")
-    parser.add_argument("--against", metavar="OLD.json", help="name what became slower since, exit 1 if anything did")
+    parser.add_argument(
+        "--against",
+        metavar="OLD.json",
+        help="name what became slower since, and how many rows it lacks; exit 1 if anything did",
+    )
     add_device(parser)
     add_json(parser)
 
@@ -78,10 +86,9 @@ def flag(name: str) -> str:
 def run(arguments: Namespace) -> int:
     old = _older(arguments.against) if arguments.against else None
     places = _places(arguments)
-    found = _peers(arguments) if arguments.names[:1] == [PEERS] else _backends(arguments)
-    from attnzoo.measure.trend import regressions
+    found = _peers(arguments, old) if arguments.names[:1] == [PEERS] else _backends(arguments, old)
     from attnzoo.report import write_bench_report
-    from attnzoo.report.bench_table import bench_csv, print_bench, regression_lines
+    from attnzoo.report.bench_table import bench_csv, print_bench
 
     for path in places["json"]:
         write_json_atomic(path, found)
@@ -93,10 +100,8 @@ def run(arguments: Namespace) -> int:
         print_json(found)
     else:
         print_bench(found)
-    worse = regressions(found, old) if old else []
-    for line in regression_lines(worse):
-        print(line, file=sys.stderr)
-    return int(bool(worse) or any(row["status"] not in ("ok", "refused") for row in found["rows"]))
+    worse = old is not None and _worse(found, old, arguments.against)
+    return int(worse or any(row["status"] not in ("ok", "refused") for row in found["rows"]))
 
 
 def _places(arguments: Namespace) -> dict[str, list[str]]:
@@ -117,32 +122,55 @@ def _older(path: str) -> dict[str, Any]:
     return old
 
 
-def _backends(arguments: Namespace) -> dict[str, Any]:
+def _worse(found: dict[str, Any], old: dict[str, Any], path: str) -> bool:
+    """Whether anything became worse; what, and what cannot be told, goes to stderr."""
+    from attnzoo.measure.trend import counterparts, regressions
+    from attnzoo.report.bench_table import regression_lines
+
+    worse = regressions(found, old)
+    for line in regression_lines(worse):
+        print(line, file=sys.stderr)
+    kind, total = ("lines", found["bars"]) if "bars" in found else ("rows", found["rows"])
+    alone = len(total) - len(counterparts(found, old))
+    if alone:
+        print(f"{alone} of {len(total)} {kind} have no counterpart in {path}", file=sys.stderr)
+    return bool(worse)
+
+
+def _backends(arguments: Namespace, old: dict[str, Any] | None) -> dict[str, Any]:
     names, options, lengths, shapes = _checked(arguments)
     import torch
 
     from attnzoo import registry
     from attnzoo.measure import resolve_device
-    from attnzoo.measure.bench import bench_shapes
+    from attnzoo.measure.bench import bench_shapes, planned
+    from attnzoo.measure.trend import counterparts
 
+    names = names or registry.list_backends()
+    shapes = [shape | {"dtype": getattr(torch, shape["dtype"])} for shape in shapes]
+    work = {
+        "level": arguments.level,
+        "ops": [word for word in arguments.ops.split(",") if word],
+        "lengths": lengths,
+        "compiled": arguments.compile,
+    }
+    if old is not None:
+        counterparts(planned(names, shapes, **work), old)  # raises where there are none
     return bench_shapes(
-        names or registry.list_backends(),
-        [shape | {"dtype": getattr(torch, shape["dtype"])} for shape in shapes],
-        level=arguments.level,
-        ops=[word for word in arguments.ops.split(",") if word],
-        lengths=lengths,
+        names,
+        shapes,
         device=resolve_device(arguments.device),
         seconds=arguments.seconds,
         limit=arguments.limit,
         seed=arguments.seed,
         options=options,
-        compiled=arguments.compile,
         fresh_memory=arguments.fresh_memory,
+        **work,
         **{name: getattr(arguments, name) for name in SIZES},
     )
 
 
-def _peers(arguments: Namespace) -> dict[str, Any]:
+def _peers(arguments: Namespace, old: dict[str, Any] | None) -> dict[str, Any]:
     default = ArgumentParser()
     add_arguments(default)
     given = vars(arguments)
@@ -154,8 +182,9 @@ def _peers(arguments: Namespace) -> dict[str, Any]:
     faults += _time_faults(arguments)
     if faults:
         raise RequestError("attnzoo bench peers cannot do this", faults)
-    from attnzoo.measure.peers import bench_peers
+    from attnzoo.measure.peers import bench_peers, check_races
 
+    check_races(arguments.names[1:], old)
     return bench_peers(arguments.names[1:], quick=arguments.quick, seconds=arguments.seconds, seed=arguments.seed)
 
 

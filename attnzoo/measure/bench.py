@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,9 +10,10 @@ import torch
 
 from attnzoo import registry
 from attnzoo.errors import RequestError, unknown, unknown_backend
-from attnzoo.measure.bench_row import Setting, machine
+from attnzoo.measure.bench_row import Key, Setting, machine, row_of
 from attnzoo.measure.bench_turns import OPS, Turns
-from attnzoo.measure.latency import MOST_ROUNDS
+from attnzoo.measure.latency import MOST_ROUNDS, Timing
+from attnzoo.measure.limit import Limit
 from attnzoo.measure.malloc import keep_freed_memory
 from attnzoo.measure.roofline import RATES, machine_rates
 from attnzoo.measure.trend import growth
@@ -43,7 +44,7 @@ def bench(
     vocab_size: int = 256,
     compiled: bool = False,
     fresh_memory: bool = False,
-    limit: float | None = None,
+    limit: float | Limit | None = None,
     verify: Verify | None = None,
 ) -> dict[str, Any]:
     """Measure the named backends at each length. From then on the process keeps memory that was freed: `keep_freed_memory`.
@@ -53,7 +54,8 @@ def bench(
         ops: of these works of the level only those; all when empty.
         rounds, seconds: at most so many rounds of one work, and so long for each length; they end before when the
             interval of each ratio to the baseline is narrow (see `take_turns`).
-        limit: seconds for everything, checks and warm-up included; what is not reached is interrupted and says so.
+        limit: seconds for everything: checks (at most half of it), warm-up, rounds, memory. What is not reached says so,
+            and a call or check that has begun is finished.
         baseline: ratios refer to it where it is among the names.
         options: name -> the backend's own options.
         dense_masks: at operator level, also time SDPA given the pattern of each sparse backend as a dense mask.
@@ -71,22 +73,22 @@ def bench(
         RequestError: an unknown backend, level or option, sizes out of range; every fault at once.
     """
     _check(names, level, ops, lengths, batch_size, rounds, seconds, options or {})
-    end = None if limit is None else time.monotonic() + limit
+    limit = limit if isinstance(limit, Limit) else Limit.of(limit)
     setting = Setting(
         batch_size, n_heads, n_kv_heads, head_dim, dtype, device, n_layers, decode_tokens, seed, options or {}, vocab_size
     )  # fmt: skip
     keep_freed_memory()
     rates = machine_rates(device, dtype)
-    verdicts = {name: (verify or quick_check)(name, device, dtype, setting.options.get(name, {})) for name in names}
+    verdicts = _verdicts(names, setting, verify or quick_check, limit.share(2))
     turns = Turns(
         level, verdicts, setting, lengths, rounds=rounds, seconds=seconds, baseline=baseline, dense_masks=dense_masks,
         compiled=compiled, fresh_memory=fresh_memory,
     )  # fmt: skip
-    chosen = [op for op in OPS[level] if op in ops or not ops]
+    chosen = _chosen(level, ops)
     rows: list[dict[str, Any]] = []
+    limit = limit.share()
     for number, op in enumerate(chosen):
-        left = None if end is None else max(end - time.monotonic(), 0.0) / (len(chosen) - number)
-        rows += turns.rows(op, rates, left)
+        rows += turns.rows(op, rates, limit.share(len(chosen) - number))
     return {"rows": rows, "growth": growth(rows, _declared(names, setting)), "machine": machine(device, dtype, rates)}
 
 
@@ -105,12 +107,11 @@ def bench_shapes(names: Sequence[str], shapes: Sequence[Mapping[str, Any]], **se
         RequestError: as `bench`, before anything is measured.
     """
     verify = settings.pop("verify", None) or cache_of(quick_check)
-    limit = settings.pop("limit", None)
-    end = None if limit is None else time.monotonic() + limit
-    found = []
-    for number, shape in enumerate(shapes):
-        left = None if end is None else max(end - time.monotonic(), 0.0) / (len(shapes) - number)
-        found.append(bench(names, verify=verify, limit=left, **shape, **settings))
+    limit = Limit.of(settings.pop("limit", None))
+    found = [
+        bench(names, verify=verify, limit=limit.among(len(shapes) - number), **shape, **settings)
+        for number, shape in enumerate(shapes)
+    ]
     machines = [part["machine"] for part in found]
     whole = dict(machines[0])
     if len({each["dtype"] for each in machines}) > 1:
@@ -118,6 +119,30 @@ def bench_shapes(names: Sequence[str], shapes: Sequence[Mapping[str, Any]], **se
         whole |= {f"{key}_{each['dtype']}": each[key] for each in machines for key in RATES}
         whole["dtype"] = ", ".join(dict.fromkeys(each["dtype"] for each in machines))
     return {key: [line for part in found for line in part[key]] for key in ("rows", "growth")} | {"machine": whole}
+
+
+def planned(
+    names: Sequence[str],
+    shapes: Sequence[Mapping[str, Any]],
+    *,
+    level: str = "operator",
+    ops: Sequence[str] = (),
+    lengths: Sequence[int] = (),
+    compiled: bool = False,
+) -> dict[str, Any]:
+    """{rows} of `bench_shapes` with nothing measured: what tells them apart. Those of dense masks, which never come
+    alone, are left out."""
+    rows = []
+    for shape, op, n, name in itertools.product(shapes, _chosen(level, ops), lengths, names):
+        heads = Setting(**{"n_kv_heads": None, **shape}, device="cpu", n_layers=1, decode_tokens=1, seed=0)
+        for how in (False, True)[: 1 + compiled]:
+            key, place = Key(name, n, how), {"level": level, "op": op}
+            rows.append(row_of(key, place, heads, None, Timing(status="planned"), {}))
+    return {"rows": rows}
+
+
+def _chosen(level: str, ops: Sequence[str]) -> list[str]:
+    return [op for op in OPS[level] if op in ops or not ops]
 
 
 def cache_of(verify: Verify) -> Verify:
@@ -143,6 +168,17 @@ def quick_check(name: str, device: str, dtype: torch.dtype, options: dict) -> tu
     if not report.passed:
         return "refused", report.refused or ["the quick check could try nothing"]
     return "ok", []
+
+
+def _verdicts(names: Sequence[str], setting: Setting, verify: Verify, limit: Limit) -> dict[str, tuple[str, list[str]]]:
+    """Of each backend whether it is correct, as far as the limit allows to ask."""
+    found = {}
+    for name in names:
+        if limit.left:
+            found[name] = verify(name, setting.device, setting.dtype, setting.options.get(name, {}))
+        else:
+            found[name] = ("interrupted", [limit.over_before("its quick check")])
+    return found
 
 
 def _declared(names: Sequence[str], setting: Setting) -> dict[tuple[str, str, str], float]:

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 
 import torch
 
+from attnzoo import registry
 from attnzoo.measure.environment import environment
 from attnzoo.measure.latency import Contestant, Timing
-from attnzoo.measure.memory import CPU_METHOD, CUDA_METHOD, peak_memory
+from attnzoo.measure.memory import CPU_METHOD, CUDA_METHOD
 from attnzoo.measure.roofline import reach
 
 
@@ -71,14 +72,14 @@ class Key(NamedTuple):
 
 
 def row_of(key: Key, place: dict, setting: Setting, work: Work | None, timing: Timing, rates: dict) -> dict[str, Any]:
-    """The row: shape, timing with its samples, operations and bytes by formula, peak memory of one call, status."""
+    """The row: shape, timing with its samples, operations and bytes by formula, status."""
     row = {
         "backend": str(key),
         **place,
         "T": key.n_tokens,
         "B": setting.batch_size,
         "H": setting.n_heads,
-        "G": None if work is None else work.n_kv_heads,
+        "G": kv_heads(key.name, setting) if work is None else work.n_kv_heads,
         "D": setting.head_dim,
         "n_kv_heads": setting.n_kv_heads,
         "dtype": str(setting.dtype).removeprefix("torch."),
@@ -99,9 +100,13 @@ def row_of(key: Key, place: dict, setting: Setting, work: Work | None, timing: T
     row |= reach(work.flops, work.bytes, timing.interval.median if timing.interval else None, rates) | work.extra
     if key.compiled and timing.interval and timing.first_ms:
         row["compile_s"] = max(timing.first_ms / work.contestant.units - timing.interval.median, 0.0) / 1000
-    work.ready()
-    row["peak_memory_bytes"] = peak_memory(work.contestant.run, setting.device)[0]
     return row
+
+
+def kv_heads(name: str, setting: Setting) -> int:
+    """G as asked for, or the backend's own."""
+    own = setting.n_kv_heads
+    return registry.get(name).default_kv_heads(setting.n_heads) if own is None else own
 
 
 def machine(device: str, dtype: torch.dtype, rates: dict[str, float]) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import gc
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -12,9 +13,13 @@ import torch
 from attnzoo import registry
 from attnzoo.measure.bench_row import Key, Setting, Work, row_of
 from attnzoo.measure.latency import Timing, take_turns
+from attnzoo.measure.limit import Limit
+from attnzoo.measure.memory import peak_memory
 from attnzoo.measure.outcome import outcome
 
 OPS = {"operator": ("forward", "forward+backward"), "model": ("train_step", "prefill", "decode", "generate")}
+WEIGHING = 4.0  # times what a call takes, to measure its memory; decoding, whose calls allocate often, took 3 to 7
+HALF = 1e9  # whatever the calls take: half of the limit is for processes, which take seconds each
 Verdict = tuple[str, list[str]]
 """A status and its reasons."""
 
@@ -35,26 +40,37 @@ class Turns:
     compiled: bool
     fresh_memory: bool
 
-    def rows(self, op: str, rates: dict[str, float], limit: float | None) -> list[dict[str, Any]]:
-        """A row for each backend and length, in at most ``limit`` seconds."""
-        works, refused = self.works(op)
+    def rows(self, op: str, rates: dict[str, float], limit: Limit) -> list[dict[str, Any]]:
+        """A row for each backend and length."""
+        works, refused = self.works(op, limit)
         with _room_for_graphs(len(works)) if self.compiled else nullcontext():
             timings = take_turns(
                 {key: work.contestant for key, work in works.items()},
                 baseline={key: key.at(self.baseline) for key in works},
+                easier=_shorter(works),
                 rounds=self.rounds, seconds=self.seconds * len(self.lengths), seed=self.setting.seed,
-                device=self.setting.device, limit=limit,
+                device=self.setting.device, limit=limit, leave=HALF if self.fresh_memory else WEIGHING,
             )  # fmt: skip
         timings |= {key: Timing(status=status, reasons=reasons) for key, (status, reasons) in refused.items()}
         rows = []
-        for key in sorted(timings, key=lambda key: key.n_tokens):  # a stable sort: the names keep their order
-            row = row_of(key, {"level": self.level, "op": op}, self.setting, works.get(key), timings[key], rates)
-            if self.fresh_memory and row["status"] == "ok":
-                row |= _fresh(self.level, key, op, self.setting)
-            rows.append(row)
+        with _frozen():
+            for key in sorted(timings, key=lambda key: key.n_tokens):  # a stable sort: the names keep their order
+                row = row_of(key, {"level": self.level, "op": op}, self.setting, works.get(key), timings[key], rates)
+                if row["status"] == "ok":
+                    row |= self._weigh(key, op, works[key], limit)
+                rows.append(row)
         return rows
 
-    def works(self, op: str) -> tuple[dict[Key, Work], dict[Key, Verdict]]:
+    def _weigh(self, key: Key, op: str, work: Work, limit: Limit) -> dict[str, Any]:
+        """The memory columns of a row, from a process of its own where that was asked for."""
+        if not limit.left:
+            return {"reasons": [limit.over_before("its memory was measured")]}
+        if self.fresh_memory and not key.compiled and key.name in registry.list_backends():
+            return _fresh(self.level, key, op, self.setting, limit)
+        work.ready()
+        return {"peak_memory_bytes": peak_memory(work.contestant.run, self.setting.device)[0]}
+
+    def works(self, op: str, limit: Limit) -> tuple[dict[Key, Work], dict[Key, Verdict]]:
         """Those that can, and those that cannot; all lengths together, so that the growth between them is measured in the
         same rounds too."""
         from attnzoo.measure import bench_operator
@@ -62,11 +78,13 @@ class Turns:
         make = maker(self.level)
         works: dict[Key, Work] = {}
         refused: dict[Key, Verdict] = {}
-        for n_tokens in self.lengths:
+        for n_tokens in sorted(self.lengths):
             for key in (
                 Key(name, n_tokens, how) for name in self.verdicts for how in (False, True)[: 1 + self.compiled]
             ):
                 status, reasons = self.verdicts[key.name]
+                if status == "ok" and not limit.left:
+                    status, reasons = "interrupted", [limit.over_before("it was built")]
                 if status == "ok":
                     try:
                         works[key] = make(key.name, op, self.setting, n_tokens, key.compiled)
@@ -88,6 +106,18 @@ def maker(level: str) -> Callable[..., Work]:
     return bench_operator.make if level == "operator" else bench_model.make
 
 
+def _shorter(keys: Iterable[Key]) -> dict[Key, Key]:
+    """key -> the same contestant at the next shorter length; the keys come in the order of their lengths."""
+    found: dict[Key, Key] = {}
+    last: dict[tuple, Key] = {}
+    for key in keys:
+        who = (key.name, key.compiled)
+        if who in last:
+            found[key] = last[who]
+        last[who] = key
+    return found
+
+
 @contextmanager
 def _room_for_graphs(n: int) -> Iterator[None]:
     """torch.compile goes back to eager in silence after 8 graphs of one function; all backends share their base's."""
@@ -99,13 +129,21 @@ def _room_for_graphs(n: int) -> Iterator[None]:
         torch._dynamo.config.recompile_limit = before
 
 
-def _fresh(level: str, key: Key, op: str, setting: Setting) -> dict[str, Any]:
-    """The memory columns of a row, from a process of its own."""
-    from attnzoo.measure.fresh import fresh_peak
+@contextmanager
+def _frozen() -> Iterator[None]:
+    """Garbage is looked for among what is made from here on: going through all of torch takes longer than most calls."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
-    if key.compiled or key.name not in registry.list_backends():
-        return {}
-    found = fresh_peak(level, key.name, op, setting, key.n_tokens)
+
+def _fresh(level: str, key: Key, op: str, setting: Setting, limit: Limit) -> dict[str, Any]:
+    from attnzoo.measure.fresh import LONGEST, fresh_peak
+
+    found = fresh_peak(level, key.name, op, setting, key.n_tokens, timeout=min(LONGEST, limit.left))
     return {
         "peak_memory_bytes": found["bytes"],
         "memory_method": found["method"],

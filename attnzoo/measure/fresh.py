@@ -25,11 +25,12 @@ from attnzoo.measure.memory import (
 )
 from attnzoo.measure.outcome import outcome
 
+LONGEST = 600.0  # seconds
 FEW = 64  # tokens of a first call, which loads what the libraries load at first use
 
 
 def fresh_peak(
-    level: str, name: str, op: str, setting: Setting, n_tokens: int, timeout: float = 600.0
+    level: str, name: str, op: str, setting: Setting, n_tokens: int, timeout: float = LONGEST
 ) -> dict[str, Any]:
     """Peak memory of one call beyond its inputs.
 

@@ -12,10 +12,12 @@ from typing import Any, TypeVar
 import torch
 
 from attnzoo.measure.interval import Interval, interval_of_median
+from attnzoo.measure.limit import Limit
 from attnzoo.measure.outcome import outcome
 
 FEWEST_ROUNDS = 6  # the fewest for which order statistics reach 95 %: 1 - 2/2^6 = 96.9 %
 MOST_ROUNDS = 200  # of a bench, whose rounds end when intervals are narrow or the time is over
+TOO_SLOW = "too slow for the time limit with fewer tokens already"
 SHORTEST_SAMPLE = 0.002  # seconds; a shorter contestant is called several times in a row
 
 
@@ -84,7 +86,9 @@ def take_turns(
     narrow: float = 0.05,
     seed: int = 0,
     device: str = "cpu",
-    limit: float | None = None,
+    limit: Limit | None = None,
+    leave: float = 0.0,
+    easier: Mapping[Name, Name] | None = None,
 ) -> dict[Name, Timing]:
     """Time all contestants together.
 
@@ -96,31 +100,46 @@ def take_turns(
     Args:
         baseline: name of the contestant that ratios refer to, or name -> that name; when it fails there are no ratios.
         warmup: untimed calls of each, at least one.
-        limit: seconds for everything, warm-up included. Who has not warmed up by then, or takes more than a tenth of it
-            for one call, is interrupted and says so.
+        limit: for everything, half of it at most for warming up, so that who was warmed up is timed too. No call begins
+            after it, nor a timed one that would not end within it by what the last warm-up took. Who gets no timed call
+            so, or takes more than a tenth of it for one call, is interrupted and says so.
+        easier: name -> one listed before it that takes no longer: where that was too slow, this one is not called at all.
+        leave: of the limit the rounds leave this many times what one call of each takes, but at most half of it.
 
     Returns:
         A `Timing` for each name, in the order given; one that raised carries its status and reasons.
     """
     entries = {n: c if isinstance(c, Contestant) else Contestant(c) for n, c in contestants.items()}
     timings = {name: Timing() for name in entries}
-    end = math.inf if limit is None else time.perf_counter() + limit
-    calls = {}
+    limit = limit or Limit()
+    calls, cost = {}, {}
+    first_half = limit.share(2)
     for name, entry in entries.items():
-        if time.perf_counter() > end:
-            _interrupt(timings[name], f"the time limit of {limit:g} s was reached before its turn")
-        calls[name] = _warm_up(entry, timings[name], max(warmup, 1), device, math.inf if limit is None else limit / 10)
+        known = timings.get(easier[name]) if easier and name in easier else None
+        if known is not None and known.status == "interrupted" and first_half.left:
+            _interrupt(timings[name], TOO_SLOW)
+        calls[name], cost[name] = _warm_up(entry, timings[name], max(warmup, 1), device, first_half)
     order, shuffle = list(entries), random.Random(seed)
     start = time.perf_counter()
+    running = [name for name, timing in timings.items() if timing.status == "ok"]
+    end = max(limit.end - leave * sum(cost[name] for name in running), start + limit.left / 2)
     for done in range(1, rounds + 1):
         shuffle.shuffle(order)
+        last = False
         for name in order:
-            if timings[name].status == "ok":
+            if timings[name].status != "ok":
+                continue
+            if time.perf_counter() + cost[name] > end:
+                last = True  # the others have their turn still, where it fits
+            else:
                 _turn(entries[name], timings[name], calls[name], device)
         _pair(timings, baseline)
         enough = done >= FEWEST_ROUNDS and (time.perf_counter() - start > seconds or _widest(timings) <= narrow)
-        if enough or time.perf_counter() > end:
+        if enough or last:
             break
+    for timing in timings.values():
+        if timing.status == "ok" and not timing.samples:
+            _interrupt(timing, limit.over_before("its first timed call"))
     return timings
 
 
@@ -130,19 +149,26 @@ def synchronize(device: str) -> None:
         torch.cuda.synchronize(device)
 
 
-def _warm_up(contestant: Contestant, timing: Timing, times: int, device: str, longest: float) -> int:
-    """Untimed calls; returns how many calls make one sample. A call may take ``longest`` seconds, the first one more."""
+def _warm_up(contestant: Contestant, timing: Timing, times: int, device: str, limit: Limit) -> tuple[int, float]:
+    """Untimed calls; returns how many calls make one sample, and the seconds of the last one with its preparation. One
+    call may take a fifth of the limit, the first one more."""
+    last = cost = 0.0
     for number in range(times):
         if timing.status != "ok":
             break
+        if not limit.left:
+            _interrupt(timing, limit.over_before("its warm-up" if number else "its turn"))
+            break
+        start = time.perf_counter()
         _turn(contestant, timing, 1, device)
-        if number == 0 and timing.samples:
-            timing.first_ms = timing.samples[0] * contestant.units
-    last = timing.samples[-1] * contestant.units / 1000 if timing.samples else SHORTEST_SAMPLE
+        cost = time.perf_counter() - start
+        if timing.samples:
+            last = timing.samples[-1] * contestant.units / 1000
+            timing.first_ms = timing.first_ms or last * 1000
     timing.samples.clear()
-    if last > longest:
-        _interrupt(timing, f"one call takes {last:.3g} s, more than a tenth of the time limit")
-    return 1 if contestant.prepare else max(1, min(100, math.ceil(SHORTEST_SAMPLE / max(last, 1e-9))))
+    if timing.status == "ok" and last > limit.seconds / 5:
+        _interrupt(timing, f"one call takes {last:.3g} s, of the {limit.seconds:.3g} s in which all warm up")
+    return 1 if contestant.prepare else max(1, min(100, math.ceil(SHORTEST_SAMPLE / max(last, 1e-9)))), cost
 
 
 def _interrupt(timing: Timing, reason: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from attnzoo.measure.config import MeasureConfig
 from attnzoo.measure.cost import device_of
 from attnzoo.measure.latency import take_turns
+from attnzoo.measure.limit import Limit
 from attnzoo.measure.memory import peak_memory
 from attnzoo.measure.step import TrainStep, adamw
 from attnzoo.model.lm import CausalLM
@@ -30,8 +31,10 @@ def length_sweep(
     device = device_of(models)
     steps = {(name, n): step for name, model in models.items() for n, step in _steps(model, measure.lengths, precision)}
     timings = take_turns(
-        steps, rounds=measure.rounds, seconds=measure.seconds, limit=measure.seconds, seed=seed, device=device
-    )
+        {key: steps[key] for key in sorted(steps, key=lambda key: key[1])},  # what the limit leaves out is long, of any name
+        rounds=measure.rounds, seconds=measure.seconds, warmup=1, limit=Limit.of(measure.seconds), seed=seed,
+        device=device,
+    )  # fmt: skip
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in models}
     for (name, n_tokens), timing in timings.items():
         part: dict[str, Any] = {"n_tokens": n_tokens, "status": timing.status, "reasons": timing.reasons}

@@ -76,14 +76,11 @@ def regressions(new: Mapping[str, Any], old: Mapping[str, Any]) -> list[dict[str
         {…the row's key…, what: "time" | "memory" | "status", by, before, after} each.
 
     Raises:
-        RequestError: the two share no row.
+        RequestError: as `counterparts`.
     """
+    shared = counterparts(new, old)
     if "bars" in new:
-        return _lost(new["bars"], old.get("bars") or [])
-    before = {tuple(row.get(k) for k in KEY): row for row in old.get("rows", [])}
-    shared = [(row, before[key]) for row in new["rows"] if (key := tuple(row.get(k) for k in KEY)) in before]
-    if not shared:
-        raise RequestError("the two benchmarks have no row in common", [f"rows are matched by {', '.join(KEY)}"])
+        return _lost(shared)
     found = []
     for row, past in shared:
         head = {k: row.get(k) for k in KEY}
@@ -93,18 +90,50 @@ def regressions(new: Mapping[str, Any], old: Mapping[str, Any]) -> list[dict[str
     return found
 
 
+def counterparts(new: Mapping[str, Any], old: Mapping[str, Any]) -> list[tuple[Row, Row]]:
+    """The rows (of races: the lines) of two benchmarks that are of the same work, in pairs.
+
+    Raises:
+        RequestError: there are none, with what keeps them apart.
+    """
+    if "bars" in new:
+        lines = {_of_line(bar): bar for bar in old.get("bars") or [] if bar.get("ratio")}
+        pairs = [(bar, was) for bar in new["bars"] if (was := lines.get(_of_line(bar)))]
+        if not pairs:
+            raise RequestError(
+                "the two benchmarks have no line in common", ["lines are matched by work, ours and peers"]
+            )
+        return pairs
+    before = {_of_row(row): row for row in old["rows"]}
+    pairs = [(row, before[_of_row(row)]) for row in new["rows"] if _of_row(row) in before]
+    if not pairs:
+        raise RequestError("the two benchmarks have no row in common", _apart(new["rows"], old["rows"]))
+    return pairs
+
+
+def _apart(new: Sequence[Row], old: Sequence[Row]) -> list[str]:
+    """The columns in which no two rows agree, with both sides."""
+    reasons = []
+    for column in KEY:
+        here, there = ({row.get(column) for row in rows} for rows in (new, old))
+        if not here & there:
+            sides = (", ".join(sorted(map(str, side))) or "nothing" for side in (here, there))
+            reasons.append("{}: here {}, there {}".format(column, *sides))
+    return reasons or [f"each column has values in common, but no row agrees in all of {', '.join(KEY)}"]
+
+
+def _of_row(row: Row) -> tuple:
+    return tuple(row.get(k) for k in KEY)
+
+
 def _of_line(bar: Row) -> tuple:
     """What a line compares: the fastest of its peers may be another one in every run."""
     return bar["work"], bar["quantity"], bar["ours"]["name"], tuple(bar.get("peers") or [bar["peer"]["name"]])
 
 
-def _lost(bars: Sequence[Row], past: Sequence[Row]) -> list[dict[str, Any]]:
+def _lost(shared: Sequence[tuple[Row, Row]]) -> list[dict[str, Any]]:
     """Lines in which ours is fewer times as fast (or as small) as the best of its peers than it was, or is not measured any
     more."""
-    before = {_of_line(bar): bar for bar in past if bar.get("ratio")}
-    shared = [(bar, was) for bar in bars if (was := before.get(_of_line(bar)))]
-    if not shared:
-        raise RequestError("the two benchmarks have no line in common", ["lines are matched by work, ours and peers"])
     found = []
     for bar, was in shared:
         head = {"backend": bar["ours"]["name"], "op": bar["work"], "T": None}

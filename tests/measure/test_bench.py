@@ -9,11 +9,13 @@ from attnzoo import build, registry
 from attnzoo.backends.sliding_window import SlidingWindow
 from attnzoo.contract import Attention
 from attnzoo.errors import RequestError
-from attnzoo.measure import bench_operator, roofline
-from attnzoo.measure.bench import bench, bench_shapes, cache_of
+from attnzoo.measure import bench_operator, bench_turns, roofline
+from attnzoo.measure.bench import bench, bench_shapes, cache_of, planned
 from attnzoo.measure.bench_model import decode_flops
-from attnzoo.measure.latency import Timing
+from attnzoo.measure.bench_row import Work
+from attnzoo.measure.latency import Contestant, Timing
 from attnzoo.measure.roofline import operator_work, reach
+from attnzoo.measure.trend import counterparts
 from attnzoo.model import compiled
 from attnzoo.model.build import assemble
 from attnzoo.model.config import AttentionConfig, ModelConfig, PositionsConfig
@@ -227,6 +229,71 @@ def test_a_time_limit_leaves_rows_that_say_so():
     found = bench(["sdpa", "linear"], lengths=[16], limit=1e-9, verify=trust, dense_masks=False, **SMALL)
     assert {row["status"] for row in found["rows"]} == {"interrupted"}
     assert all("time limit" in row["reasons"][0] for row in found["rows"])
+
+
+class Pace:
+    """A clock that only works, checks and weighings move; what a work takes is linear in its tokens."""
+
+    def __init__(self, monkeypatch, a_check: float, a_call: dict[str, float]):
+        self.now, self.a_check, self.a_call = 0.0, a_check, a_call
+        monkeypatch.setattr(time, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(bench_turns, "maker", lambda level: self.make)
+        monkeypatch.setattr(bench_turns, "peak_memory", lambda run, device: (run() or 1, "counted"))
+        monkeypatch.setattr("attnzoo.measure.bench.machine_rates", lambda *_: dict.fromkeys(roofline.RATES, 1e9))
+
+    def make(self, name, op, setting, n_tokens, compiled):
+        return Work(Contestant(lambda: self.spend(self.a_call.get(name, 0.1) * n_tokens / 512)), 2)
+
+    def spend(self, seconds):
+        self.now += seconds
+
+    def verify(self, *_):
+        self.spend(self.a_check)
+        return "ok", []
+
+
+def test_a_time_limit_is_for_checks_warm_up_rounds_and_memory_together(monkeypatch):
+    """Of 15 backends at three lengths, of which one is slow."""
+    names = [name for name in registry.list_backends() if name != "exact"][:14]
+    pace = Pace(monkeypatch, a_check=2.0, a_call={"exact": 8.0})
+    settings = {"lengths": [512, 1024, 2048], "dense_masks": False, "verify": pace.verify}
+    found = bench(["exact", *names], limit=200.0, **settings)
+    assert pace.now <= 200 + 8.0  # a call that has begun is finished
+    ok = [row for row in found["rows"] if row["status"] == "ok"]
+    assert {row["backend"] for row in ok} >= set(names)
+    assert all(row["timing"]["rounds"] and row["peak_memory_bytes"] for row in ok)
+    slow = {(row["T"], row["status"]) for row in found["rows"] if row["backend"] == "exact" and row["T"] > 512}
+    assert slow == {(1024, "interrupted"), (2048, "interrupted")}
+    assert len(found["rows"]) == 2 * 3 * 15
+    start = pace.now
+    tight = bench(["exact", *names], limit=60.0, **settings)
+    assert pace.now - start <= 60 + 8.0
+    for row in tight["rows"]:
+        assert (row["timing"] and row["peak_memory_bytes"]) or "time limit" in row["reasons"][0]
+    start = pace.now
+    bench(["exact", *names], **settings)
+    assert pace.now - start > 210  # without a limit it takes longer
+
+
+def test_checks_take_half_of_the_limit_and_leave_the_other_half_to_what_passed(monkeypatch):
+    pace = Pace(monkeypatch, a_check=30.0, a_call={})
+    shapes = [{"batch_size": b} for b in (1, 2)]
+    settings = {"lengths": [512], "ops": ["forward"], "dense_masks": False, "verify": pace.verify}
+    found = bench_shapes(["sdpa", "exact", "linear", "gqa"], shapes, limit=100.0, **settings)
+    assert pace.now <= 100 + 30.0
+    first = {row["backend"]: row for row in found["rows"] if row["B"] == 1}
+    assert [first[name]["status"] for name in ("sdpa", "exact", "linear", "gqa")] == ["ok"] * 2 + ["interrupted"] * 2
+    assert first["gqa"]["reasons"] == ["its share of the time limit, 50 of 100 s, was over before its quick check"]
+
+
+def test_what_will_be_measured_is_known_before():
+    names, shapes = ["sdpa", "mqa", "flex"], [{"batch_size": 1, "n_heads": 4, "head_dim": 8, "dtype": torch.float32}]
+    work = {"ops": ["forward+backward"], "lengths": [8, 16]}
+    plan = planned(names, shapes, **work)
+    found = bench_shapes(names, shapes, rounds=1, dense_masks=False, verify=trust, **work)
+    assert {"ok", "refused"} == {row["status"] for row in found["rows"]}
+    pairs = counterparts(plan, found)  # a refused row too has the backend's own G
+    assert len(pairs) == len(plan["rows"]) == len(found["rows"]) == 6
 
 
 class Dense(SlidingWindow):

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from attnzoo.errors import Refused, RequestError
 from attnzoo.measure import latency
 from attnzoo.measure.latency import Contestant, interval_of_median, take_turns
+from attnzoo.measure.limit import Limit
 
 
 def coverage(n: int, low: int, high: int) -> float:
@@ -62,6 +63,10 @@ class Clock:
     def __init__(self, monkeypatch):
         self.now, self.calls = 0.0, []
         monkeypatch.setattr(latency.time, "perf_counter", lambda: self.now)
+
+    def spend(self, name, seconds):
+        self.calls.append(name)
+        self.now += seconds
 
     def work(self, name, seconds, fails_after=None):
         def run():
@@ -189,13 +194,14 @@ def test_how_many_calls_make_a_sample(steps):
 
 def test_a_time_limit_ends_rounds_and_who_takes_too_much_of_it(steps):
     works = {"a": steps.work("a", 1.0), "long": steps.work("long", 3.0), "late": steps.work("late", 1.0)}
-    found = steps.take(works=works, rounds=100, warmup=1, limit=20.0)
+    found = steps.take(works=works, rounds=100, warmup=1, limit=Limit.of(20.0))
     assert (found["long"].status, steps.calls.count("long")) == ("interrupted", 1)
     assert "one call takes 3 s" in found["long"].reasons[0]
-    assert len(found["a"].samples) == len(found["late"].samples) == 8  # of 2 s each, after 5 s: until 21 s
+    assert {len(found["a"].samples), len(found["late"].samples)} == {7, 8}  # rounds of 2 s, after 5 s: one alone fits the last
+    assert steps.now == 20
     steps.now = 0.0
     works = {"a": steps.work("b", 21.0, 1.0), "late": steps.work("never", 1.0)}
-    found = steps.take(works=works, warmup=2, limit=20.0)
+    found = steps.take(works=works, warmup=2, limit=Limit.of(20.0))
     assert (found["late"].status, steps.calls.count("never")) == ("interrupted", 0)
     assert "before its turn" in found["late"].reasons[0]
 
@@ -253,3 +259,29 @@ def test_a_sample_is_what_the_device_did_for_it(steps, monkeypatch):
 
 def test_a_median_that_is_not_above_zero_has_no_relative_width():
     assert interval_of_median([-2.0, -1.0, -3.0]).width == interval_of_median([0.0] * 3).width == float("inf")
+
+
+def test_a_limit_holds_within_a_round_and_who_was_warmed_up_is_timed(monkeypatch):
+    clock = Clock(monkeypatch)
+    works = {n: (lambda n=n: clock.spend(n, 4.0)) for n in range(20)}
+    found = take_turns(works, limit=Limit.of(100.0), baseline=0, narrow=0.0)
+    assert clock.now <= 100
+    timed = [n for n, timing in found.items() if timing.status == "ok"]
+    assert all(found[n].samples for n in timed)
+    assert timed == list(range(6))  # two calls of 4 s each in the first 50 s; the other half times them
+    late = [timing for timing in found.values() if timing.status != "ok"]
+    assert {timing.status for timing in late} == {"interrupted"}
+    assert all("time limit" in timing.reasons[0] for timing in late)
+    before = clock.now
+    take_turns({n: (lambda n=n: clock.spend(n, 4.0)) for n in range(3)}, limit=Limit.of(100.0), narrow=0.0, leave=2.0)
+    assert clock.now - before <= 100 - 2 * 3 * 4.0
+
+
+def test_one_that_is_too_slow_is_not_called_where_it_takes_longer(monkeypatch):
+    clock = Clock(monkeypatch)
+    works = {n: lambda n=n: clock.spend(n, n) for n in (1.0, 12.0, 1000.0)}
+    found = take_turns(works, limit=Limit.of(100.0), easier={12.0: 1.0, 1000.0: 12.0})
+    assert {n: timing.status for n, timing in found.items()} == {1.0: "ok", 12.0: "interrupted", 1000.0: "interrupted"}
+    assert "one call takes 12 s" in found[12.0].reasons[0]
+    assert 1000.0 not in clock.calls
+    assert "fewer tokens" in found[1000.0].reasons[0]

@@ -112,3 +112,12 @@ def test_ratios_to_different_baselines_are_not_compared():
 def test_nothing_in_common_is_an_error():
     with pytest.raises(RequestError, match="no row in common"):
         regressions({"rows": [row(n_tokens=7)]}, {"rows": [row()]})
+
+
+def test_what_keeps_two_benchmarks_apart_is_said():
+    with pytest.raises(RequestError) as error:
+        regressions({"rows": [row(n_tokens=7), row("gqa", n_tokens=8)]}, {"rows": [row()]})
+    assert error.value.reasons == ["T: here 7, 8, there 1024"]
+    with pytest.raises(RequestError) as error:  # each column agrees somewhere
+        regressions({"rows": [row(n_tokens=7), row("gqa")]}, {"rows": [row()]})
+    assert "no row agrees in all" in error.value.reasons[0]

@@ -5,7 +5,7 @@ A peer's package is imported by its race alone; where it is missing the row says
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ import torch
 from attnzoo.errors import RequestError, unknown
 from attnzoo.measure.bench import Verify, quick_check
 from attnzoo.measure.bench_row import machine
+from attnzoo.measure.malloc import keep_freed_memory
 from attnzoo.measure.peers import decoding, operators, training
 from attnzoo.measure.peers.race import Race, forbidden, run
 from attnzoo.measure.peers.sizes import FULL, QUICK, Sizes
@@ -38,7 +39,8 @@ def bench_peers(
     seed: int = 0,
     verify: Verify | None = None,
 ) -> dict[str, Any]:
-    """Run the named races, all of them by default, on the CPU in float32.
+    """Run the named races, all of them by default, on the CPU in float32. From then on the process keeps memory that was
+    freed, of ours and of peers alike: `keep_freed_memory`.
 
     Args:
         quick: small sizes, which show that everything runs and no more.
@@ -51,9 +53,8 @@ def bench_peers(
     Raises:
         RequestError: an unknown race.
     """
-    faults = [unknown("race", name, RACES) for name in names if name not in RACES]
-    if faults:
-        raise RequestError("this cannot be measured", faults)
+    check_races(names)
+    keep_freed_memory()
     rates = machine_rates("cpu", torch.float32)
     verdicts: dict[str, list[str]] = {}
     rows: list[dict] = []
@@ -70,3 +71,24 @@ def bench_peers(
             rows += more_rows
             bars += [{"race": name, **line} for line in lines]
     return {"rows": rows, "bars": bars, "growth": [], "machine": machine("cpu", torch.float32, rates)}
+
+
+def check_races(names: Sequence[str], old: Mapping[str, Any] | None = None) -> None:
+    """Before anything is measured.
+
+    Args:
+        old: an older result that the new one is to be held against.
+
+    Raises:
+        RequestError: an unknown race, or none that the older result has. (Whether the sizes are the same is seen when both
+            are there.)
+    """
+    faults = [unknown("race", name, RACES) for name in names if name not in RACES]
+    if faults:
+        raise RequestError("this cannot be measured", faults)
+    there = {bar.get("race") for bar in (old or {}).get("bars") or ()}
+    if old is not None and not there & set(names or RACES):
+        kept = ", ".join(sorted(filter(None, there))) or "no races"
+        raise RequestError(
+            "the two benchmarks have no line in common", [f"races: here {', '.join(names or RACES)}, there {kept}"]
+        )

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from attnzoo import cli
 from attnzoo.errors import RequestError
+from attnzoo.measure import peers
 from attnzoo.measure.interval import Interval
 from attnzoo.measure.latency import Contestant
 from attnzoo.measure.peers import bench_peers, lucidrains, plain
@@ -103,6 +104,14 @@ def test_nothing_is_timed_without_a_passed_check():
     found = bench_peers(["window"], quick=True, verify=lambda *_: ("incorrect", ["fails the quick check: causality"]))
     assert {row["status"] for row in found["rows"]} == {"incorrect"}
     assert {bar["verdict"] for bar in found["bars"]} == {"not measured"}
+
+
+def test_races_run_with_freed_memory_kept_as_the_bench_does(monkeypatch):
+    order = []
+    monkeypatch.setattr(peers, "keep_freed_memory", lambda: order.append("kept"))
+    monkeypatch.setattr(peers, "run", lambda *_, **__: order.append("raced") or ([], []))
+    quick("window")
+    assert order == ["kept", "raced", "raced"]
 
 
 def test_the_plain_model_is_ours():
