@@ -167,7 +167,8 @@ def _warm_up(contestant: Contestant, timing: Timing, times: int, device: str, li
             timing.first_ms = timing.first_ms or last * 1000
     timing.samples.clear()
     if timing.status == "ok" and last > limit.seconds / 5:
-        _interrupt(timing, f"one call takes {last:.3g} s, of the {limit.seconds:.3g} s in which all warm up")
+        warming = f"the {limit.seconds:.3g} s that the time limit leaves for warming up"
+        _interrupt(timing, f"one call takes {last:.3g} s, more than a fifth of {warming}")
     return 1 if contestant.prepare else max(1, min(100, math.ceil(SHORTEST_SAMPLE / max(last, 1e-9)))), cost
 
 

@@ -256,7 +256,7 @@ def test_a_time_limit_is_for_checks_warm_up_rounds_and_memory_together(monkeypat
     """Of 15 backends at three lengths, of which one is slow."""
     names = [name for name in registry.list_backends() if name != "exact"][:14]
     pace = Pace(monkeypatch, a_check=2.0, a_call={"exact": 8.0})
-    settings = {"lengths": [512, 1024, 2048], "dense_masks": False, "verify": pace.verify}
+    settings = {"lengths": [512, 1024, 2048], "dense_masks": False, "rounds": 20, "verify": pace.verify}
     found = bench(["exact", *names], limit=200.0, **settings)
     assert pace.now <= 200 + 8.0  # a call that has begun is finished
     ok = [row for row in found["rows"] if row["status"] == "ok"]

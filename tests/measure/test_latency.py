@@ -197,7 +197,10 @@ def test_a_time_limit_ends_rounds_and_who_takes_too_much_of_it(steps):
     found = steps.take(works=works, rounds=100, warmup=1, limit=Limit.of(20.0))
     assert (found["long"].status, steps.calls.count("long")) == ("interrupted", 1)
     assert "one call takes 3 s" in found["long"].reasons[0]
-    assert {len(found["a"].samples), len(found["late"].samples)} == {7, 8}  # rounds of 2 s, after 5 s: one alone fits the last
+    assert {len(found["a"].samples), len(found["late"].samples)} == {
+        7,
+        8,
+    }  # rounds of 2 s, after 5 s: one alone fits the last
     assert steps.now == 20
     steps.now = 0.0
     works = {"a": steps.work("b", 21.0, 1.0), "late": steps.work("never", 1.0)}
