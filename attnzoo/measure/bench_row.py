@@ -99,7 +99,7 @@ def row_of(key: Key, place: dict, setting: Setting, work: Work | None, timing: T
     row |= {"timing": shown, "flops": work.flops, "bytes": work.bytes or None, "kernel": work.kernel()}
     row |= reach(work.flops, work.bytes, timing.interval.median if timing.interval else None, rates) | work.extra
     if key.compiled and timing.interval and timing.first_ms:
-        row["compile_s"] = max(timing.first_ms / work.contestant.units - timing.interval.median, 0.0) / 1000
+        row["compile_s"] = max(timing.first_ms - timing.interval.median * work.contestant.units, 0.0) / 1000
     return row
 
 

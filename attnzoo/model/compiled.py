@@ -54,7 +54,7 @@ def _step(model: CausalLM, tokens: Tensor, *, cache: ModelCache, key_padding: Te
             for held in (layer.attention.keys, layer.attention.values):
                 maybe_mark_dynamic(held, 2)
     try:
-        with torch.compiler.config.patch(dynamic_sources=GROWING):
+        with torch.compiler.config.patch(dynamic_sources=GROWING):  # type: ignore[attr-defined]
             return _STEPS[model](model, tokens, key_padding=key_padding, cache=cache)
     except TorchDynamoException as error:
         why = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
