@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
-from typing import TypeVar
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar
 
 import torch
 
@@ -21,3 +23,21 @@ def constant_result(function: Function) -> Function:
 def threads() -> int:
     """How many threads an operation may take."""
     return torch.get_num_threads()
+
+
+def one_graph(function: Function, backend: Any = "inductor") -> Function:
+    """The function compiled whole: what cannot be one graph is an error, and not eager code in between."""
+    # its graphs count for it alone where torch can tell (2.13): the ninth of a function is an error
+    alone = {"isolate_recompiles": True} if "isolate_recompiles" in inspect.signature(torch.compile).parameters else {}
+    return torch.compile(function, fullgraph=True, backend=backend, **alone)  # type: ignore[call-overload]
+
+
+def growing() -> AbstractContextManager:
+    """Within it, what another token changes is left open from the first graph on: the length of a cache, and the padding's."""
+    names = r".*\.length,L\['key_padding'\]:1"
+    return torch.compiler.config.patch(dynamic_sources=names)  # type: ignore[attr-defined]
+
+
+def first_line(error: BaseException) -> str:
+    """What torch's compiler says of itself: its first line; pages of advice follow."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

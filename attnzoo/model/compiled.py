@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-import torch
 from torch import Tensor
 
 from attnzoo.cache import KVCache
 from attnzoo.errors import Refused
+from attnzoo.kernels.compiling import first_line, growing, one_graph
 
 if TYPE_CHECKING:
     from attnzoo.model.lm import CausalLM, ModelCache
 
 BACKEND = "inductor"
-GROWING = r".*\.length,L\['key_padding'\]:1"
-"""What another token changes, as torch.compile names it: of a cache and of the padding. Else the first token would get a
-graph of its own."""
 
 _STEPS: WeakKeyDictionary[CausalLM, Callable[..., Tensor]] = WeakKeyDictionary()
 
@@ -35,14 +31,8 @@ def decoding_step(model: CausalLM) -> Callable[..., Tensor]:
         Refused: the step cannot be traced as one graph, or nothing here compiles it.
     """
     if model not in _STEPS:
-        _STEPS[model] = _compiled(type(model).forward)
+        _STEPS[model] = one_graph(type(model).forward, BACKEND)
     return functools.partial(_step, model)
-
-
-def _compiled(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    # a model's graphs count for that model alone, where torch can tell (2.13): the ninth of a function is an error
-    alone = {"isolate_recompiles": True} if "isolate_recompiles" in inspect.signature(torch.compile).parameters else {}
-    return torch.compile(forward, fullgraph=True, backend=BACKEND, **alone)  # type: ignore[call-overload]
 
 
 def _step(model: CausalLM, tokens: Tensor, *, cache: ModelCache, key_padding: Tensor | None = None) -> Tensor:
@@ -54,8 +44,8 @@ def _step(model: CausalLM, tokens: Tensor, *, cache: ModelCache, key_padding: Te
             for held in (layer.attention.keys, layer.attention.values):
                 maybe_mark_dynamic(held, 2)
     try:
-        with torch.compiler.config.patch(dynamic_sources=GROWING):  # type: ignore[attr-defined]
+        with growing():
             return _STEPS[model](model, tokens, key_padding=key_padding, cache=cache)
     except TorchDynamoException as error:
-        why = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise Refused("this model's decoding step cannot be compiled; generate without compiled=True", [why]) from error
+        headline = "this model's decoding step cannot be compiled; generate without compiled=True"
+        raise Refused(headline, [first_line(error)]) from error

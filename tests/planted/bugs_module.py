@@ -116,6 +116,28 @@ class CompiledDiffers(Sound):
         return super().scores(q, k) * (1.01 if torch.compiler.is_compiling() else 1.0)
 
 
+class CompiledDecodingDiffers(Sound):
+    """another formula where one token is decoded compiled"""
+
+    caught_by = "compilation"
+
+    def scores(self, q, k):
+        alone = q.shape[2] == 1 and torch.compiler.is_compiling()
+        return super().scores(q, k) * (1.01 if alone else 1.0)
+
+
+class GraphPerToken(Sound):
+    """decoding compiled, a new graph for every token"""
+
+    caught_by = "compilation"
+
+    def scores(self, q, k):
+        out = super().scores(q, k)
+        for _ in range(k.shape[2] if q.shape[2] == 1 and torch.compiler.is_compiling() else 0):
+            out = out + 0.0
+        return out
+
+
 class GraphPerLength(Sound):
     """a new graph for every length"""
 
