@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import torch
@@ -68,7 +68,7 @@ def _decodes(subject: Subject, case: Case) -> None:
     torch._dynamo.reset()
     module, inputs = subject.build(case, fresh=True), subject.inputs(case)
     held = new_cache(subject, module, case, FILLED + STEPS + 1)
-    extend = one_graph(module.extend, counter)
+    extend: Callable = one_graph(module.extend, counter)
     with torch.no_grad(), evaluating(module), growing():
         outs = [decode(module, part(inputs, 0, FILLED), (FILLED,), held)]
         try:
