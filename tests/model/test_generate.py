@@ -7,7 +7,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnzoo.errors import RequestError
-from attnzoo.model.generate import _pick
+from attnzoo.model.generate import _pick, generate
 
 
 @pytest.mark.parametrize("name", ["sdpa", "gqa", "sliding_window", "block_sparse", "linear", "flex"])
@@ -100,6 +100,24 @@ def test_temperature_divides_the_logits():
     assert drawn(logits, temperature=50.0) == {0, 1, 2}
     assert drawn(logits, temperature=0.02, top_p=0.5) == drawn(logits, temperature=50.0, top_p=0.3) == {2}
     assert len(drawn(logits, temperature=50.0, top_p=0.5)) == 2  # thirds
+
+
+class Fixed(torch.nn.Module):
+    """Logits that do not depend on the tokens."""
+
+    def __init__(self, logits: torch.Tensor) -> None:
+        super().__init__()
+        self.logits = logits
+
+    def forward(self, tokens, key_padding, cache):
+        return self.logits
+
+
+def test_half_precision_logits_are_sampled_in_float32():
+    logits, prompt = torch.randn(256, 1, 500).bfloat16(), torch.zeros(256, 1, dtype=torch.long)
+    how = {"temperature": 0.7, "top_p": 0.9, "seed": 0, "use_cache": False}
+    half, whole = (generate(Fixed(each), prompt, 16, **how) for each in (logits, logits.float()))
+    assert torch.equal(half, whole)
 
 
 def test_settings_out_of_range_are_all_named(make_model):
