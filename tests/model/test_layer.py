@@ -81,6 +81,19 @@ def test_a_convolution_of_width_one_keeps_nothing():
     assert cache.nbytes == layer.cache_bytes(1, 5, torch.float32)
 
 
+def test_tokens_that_a_full_cache_refuses_are_not_remembered():
+    cfg = ModelConfig(d_model=8, n_heads=2, short_conv=3)
+    layer, x = AttentionLayer(build("exact", n_heads=2, head_dim=4), cfg), torch.randn(1, 4, 8)
+    with torch.no_grad():
+        cache = layer.new_cache(1, 3)
+        layer(x[:, :3], cache=cache)
+        before = cache.conv.clone()
+        with pytest.raises(RequestError, match="cache is full"):
+            layer(x[:, 3:], cache=cache)
+    assert before.any()
+    assert torch.equal(cache.conv, before)
+
+
 def test_the_input_reaches_a_rule_that_reads_it():
     seen = {}
     attention = build("exact", n_heads=2, head_dim=4)
@@ -135,7 +148,8 @@ def test_log_n_multiplies_scores_by_the_log_of_what_a_query_sees():
     padded, real = torch.cat([torch.randn(1, 3, 8), x], 1), torch.arange(8)[None] >= 3
     hidden = layer(padded, Mask(key_padding=real))
     torch.testing.assert_close(hidden[:, 3:], layer(x))
-    assert hidden.isfinite().all()  # padding sees no token, and log(0) times 0 would reach every gradient
+    hidden[:, 3:].square().sum().backward()  # padding sees no token: log(0) times 0 would reach every gradient
+    assert all(p.grad.isfinite().all() for p in layer.parameters())
     packed = layer(torch.cat([x, x], 1), Mask(documents=torch.tensor([[0] * 5 + [1] * 5])))
     torch.testing.assert_close(packed, layer(x).repeat(1, 2, 1))
     for mask, context in ((Mask(causal=False), None), (Mask(prefix=2), None), (Mask(), x)):
