@@ -68,6 +68,8 @@ def test_short_convolution_stops_at_documents():
         conv.weight.normal_()
         packed = conv(x, None, torch.tensor([[4] * 5 + [2] * 4]))
         torch.testing.assert_close(packed[:, 5:], conv(x[:, 5:], None, None))
+        later = conv(x[:, 6:], x[:, 3:6], torch.tensor([[4] * 5 + [2] * 4]))  # decoding: ids of all tokens so far
+        torch.testing.assert_close(later, packed[:, 6:])
 
 
 def test_a_convolution_of_width_one_keeps_nothing():
@@ -230,6 +232,7 @@ def test_what_the_options_cost_is_counted():
     assert gated.parameter_count() - plain.parameter_count() == 2 * (32 * 32 + 8)
     assert gated.flops(10) - plain.flops(10) == 2 * 10 * 2 * 32 * 32
     assert gated.new_cache(1, 10).nbytes == plain.new_cache(1, 10).nbytes
+    assert small("sdpa", "model.short_conv=3").flops(10) - plain.flops(10) == 2 * 10 * 2 * 3 * 96  # q, k and v
 
 
 def test_options_that_make_no_sense_are_named():
