@@ -9,7 +9,7 @@ import torch
 
 from attnzoo.checks.cases import Case, MaskPlan
 from attnzoo.checks.compare import Failed, Skip, expect_close, expect_finite, expect_same
-from attnzoo.checks.decoding import decode, part
+from attnzoo.checks.decoding import decode, new_cache, part
 from attnzoo.checks.judge import each
 from attnzoo.checks.report import Result
 from attnzoo.checks.subject import Subject
@@ -167,7 +167,7 @@ def _reruns(subject: Subject, case: Case) -> None:
 
 @conformance_check()
 def autocast(subject: Subject, name: str, quick: bool) -> Iterator[Result]:
-    """Under bfloat16 autocast the output is finite, the definition within that type's rounding, and long sums stay right."""
+    """Under bfloat16 autocast outputs, decoded ones too, are finite, the definition within that type's rounding, long sums right."""
     plans = (MaskPlan(), MaskPlan(padding="left"), MaskPlan(documents="runs"), MaskPlan(window=3))
     cases = [
         replace(subject.base, dtype=torch.float32, n_queries=n, n_keys=n, mask=plan) for plan in plans for n in (5, 17)
@@ -187,7 +187,12 @@ def _autocast(subject: Subject, case: Case) -> None:
         expect_finite(out, "out")
     low = inputs.map(lambda t: t.bfloat16())
     plain = None if case.kind == "ones" else subject.plain(module, low)
-    expect_close(out.bfloat16(), subject.exact(module, inputs), plain, "out under autocast", multiple=8)
+    exact = subject.exact(module, inputs)
+    expect_close(out.bfloat16(), exact, plain, "out under autocast", multiple=8)
+    held = new_cache(subject, module, replace(case, dtype=torch.bfloat16), case.n_keys)
+    with torch.no_grad(), torch.autocast(subject.device, torch.bfloat16):
+        out = decode(module, low, (case.n_keys - 2, 1, 1), held)
+    expect_close(out.bfloat16(), exact, plain, "out decoded under autocast", multiple=8)
 
 
 @conformance_check()

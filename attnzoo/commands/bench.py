@@ -47,6 +47,10 @@ def add_arguments(parser: ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--quick", action="store_true", help="peers at small sizes, to see that everything runs")
     parser.add_argument(
+        "--keep-freed", action="store_true",
+        help="peers with freed memory kept (glibc), as the backends are measured; by default the allocator is as people find it",
+    )  # fmt: skip
+    parser.add_argument(
         "--level", choices=("operator", "model"), default="operator", help="the attention alone, or a model"
     )
     parser.add_argument("--ops", default="", metavar="OP,…", help="of the level's works only these (all)")
@@ -185,7 +189,10 @@ def _peers(arguments: Namespace, old: dict[str, Any] | None) -> dict[str, Any]:
     from attnzoo.measure.peers import bench_peers, check_races
 
     check_races(arguments.names[1:], old)
-    return bench_peers(arguments.names[1:], quick=arguments.quick, seconds=arguments.seconds, seed=arguments.seed)
+    return bench_peers(
+        arguments.names[1:], quick=arguments.quick, seconds=arguments.seconds, seed=arguments.seed,
+        keep_freed=arguments.keep_freed,
+    )  # fmt: skip
 
 
 def _time_faults(arguments: Namespace) -> list[str]:
@@ -211,6 +218,8 @@ def _checked(
         faults.append(f"--limit {arguments.limit}: must be more than 0")
     if arguments.quick:
         faults.append("--quick belongs to `attnzoo bench peers`: here --lengths and the sizes say how small")
+    if arguments.keep_freed:
+        faults.append("--keep-freed belongs to `attnzoo bench peers`: the backends are always measured so")
     if faults:
         raise RequestError("attnzoo bench cannot do this", faults)
     return names, options, lengths, shapes

@@ -50,7 +50,8 @@ def coarser(nodes: Nodes, last: Tensor, documents: Tensor | None) -> Nodes:
         held = held * (ids == ids[..., 1:])
     total = held.sum(-1)
     share = (held / total.clamp(min=1)[..., None])[:, None, :, None]  # (B or 1, 1, n/2, 1, 2)
-    return Nodes((share @ k).squeeze(3), (share @ v).squeeze(3), total)
+    with torch.autocast(k.device.type, enabled=False):  # means keep the digits of the nodes
+        return Nodes((share @ k).squeeze(3), (share @ v).squeeze(3), total)
 
 
 def build(k: Tensor, v: Tensor, c: int, mask: Mask) -> tuple[Nodes, int]:

@@ -37,13 +37,15 @@ def bench_peers(
     quick: bool = False,
     seconds: float = 10.0,
     seed: int = 0,
+    keep_freed: bool = False,
     verify: Verify | None = None,
 ) -> dict[str, Any]:
-    """Run the named races, all of them by default, on the CPU in float32. From then on the process keeps memory that was
-    freed, of ours and of peers alike: `keep_freed_memory`.
+    """Run the named races, all of them by default, on the CPU in float32.
 
     Args:
         quick: small sizes, which show that everything runs and no more.
+        keep_freed: from then on the process keeps memory that was freed, of ours and of peers alike (`keep_freed_memory`), as
+            the bench of backends does; otherwise the allocator is as people find it, and large tensors cost page faults.
         seconds: time limit of the rounds of each race.
         verify: as in `attnzoo.measure.bench.bench`.
 
@@ -54,7 +56,8 @@ def bench_peers(
         RequestError: an unknown race.
     """
     check_races(names)
-    keep_freed_memory()
+    if keep_freed:
+        keep_freed_memory()
     rates = machine_rates("cpu", torch.float32)
     verdicts: dict[str, list[str]] = {}
     rows: list[dict] = []

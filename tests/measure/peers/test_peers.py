@@ -106,12 +106,13 @@ def test_nothing_is_timed_without_a_passed_check():
     assert {bar["verdict"] for bar in found["bars"]} == {"not measured"}
 
 
-def test_races_run_with_freed_memory_kept_as_the_bench_does(monkeypatch):
+@pytest.mark.parametrize("kept", [False, True])
+def test_freed_memory_is_kept_where_that_is_asked_for(monkeypatch, kept):
     order = []
     monkeypatch.setattr(peers, "keep_freed_memory", lambda: order.append("kept"))
     monkeypatch.setattr(peers, "run", lambda *_, **__: order.append("raced") or ([], []))
-    quick("window")
-    assert order == ["kept", "raced", "raced"]
+    bench_peers(["window"], quick=True, keep_freed=kept, verify=trust)
+    assert order == ["kept"] * kept + ["raced", "raced"]
 
 
 def test_the_plain_model_is_ours():
