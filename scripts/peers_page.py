@@ -31,8 +31,31 @@ their bar are explained in [LOG.md](../LOG.md).
 
 
 def page(folder: Path) -> str:
-    """One section a record, in order of name."""
-    return "\n".join([HEAD, *(section(held) for held in find_benches(folder).values() if held.get("bars"))])
+    """One section a record, in order of name, and one for each that was run again: NAME.json and NAME_again.json."""
+    held = {path.stem: record for path, record in find_benches(folder).items() if record.get("bars")}
+    parts = [HEAD, *map(section, held.values())]
+    parts += [agreement(name, held[name], held[f"{name}_again"]) for name in held if f"{name}_again" in held]
+    return "\n".join(parts)
+
+
+def agreement(name: str, first: Mapping[str, Any], again: Mapping[str, Any]) -> str:
+    """The ratios in time of two runs side by side, and whether their intervals have a value in common."""
+    lines = [
+        f"## Two runs: {name}",
+        "",
+        "| work | ours | ratio | again | the intervals meet |",
+        "|---|---|---:|---:|---|",
+    ]
+    meet = []
+    for bar, line, other, other_line in zip(
+        first["bars"], bar_lines(first["bars"]), again["bars"], bar_lines(again["bars"]), strict=True
+    ):
+        if bar["quantity"] == "time" and bar["ratio"] and other["ratio"]:
+            a, b = bar["ratio"], other["ratio"]
+            meet.append(max(a["low"], b["low"]) <= min(a["high"], b["high"]))
+            word = "yes" if meet[-1] else "**no**"
+            lines.append(f"| {line.work} | {bar['ours']['name']} | {line.ratio} | {other_line.ratio} | {word} |")
+    return "\n".join([*lines, "", f"{sum(meet)} of {len(meet)} meet.", ""])
 
 
 def section(held: Mapping[str, Any]) -> str:

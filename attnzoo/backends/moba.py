@@ -67,7 +67,7 @@ class MoBA(PastBlocksAttention):
             scale=self.scale,
             affinity=lambda scores, seen: scores.flatten(1, 2),
         )
-        self.ran("moba/tiles")
+        self.ran("moba/keys" if q.shape[2] == 1 else "moba/tiles")
         return attend_chosen(
             q, k, v, past.mask, bias, chosen, block_size=past.c, scale=self.scale, dropout=self.dropout_now
         )

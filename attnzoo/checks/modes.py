@@ -167,7 +167,7 @@ def _reruns(subject: Subject, case: Case) -> None:
 
 @conformance_check()
 def autocast(subject: Subject, name: str, quick: bool) -> Iterator[Result]:
-    """Under bfloat16 autocast outputs, decoded ones too, are finite, the definition within that type's rounding, long sums right."""
+    """Under bfloat16 autocast outputs, decoded too, are finite and the definition within its rounding, long sums right."""
     plans = (MaskPlan(), MaskPlan(padding="left"), MaskPlan(documents="runs"), MaskPlan(window=3))
     cases = [
         replace(subject.base, dtype=torch.float32, n_queries=n, n_keys=n, mask=plan) for plan in plans for n in (5, 17)

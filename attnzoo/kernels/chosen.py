@@ -56,6 +56,8 @@ def attend_chosen(
         block_size: c.
     """
     c, n_queries, n_keys = block_size, q.shape[2], k.shape[2]
+    if n_queries == 1:
+        return _one_query(q, k, v, mask, bias, chosen, c, scale, dropout)
     n_blocks = -(-n_keys // c)
     tiles = gather_queries(chosen, min(c, n_queries), n_blocks)
     k, v = (F.pad(t, (0, 0, 0, -n_keys % c)).unflatten(2, (n_blocks, c)) for t in (k, v))
@@ -63,6 +65,32 @@ def attend_chosen(
     if torch.compiler.is_compiling():
         return rule.attend(q, k, v)[0]
     return InParts.apply(rule, q, k, v, *(() if bias is None else bias.parameters()))
+
+
+def _one_query(
+    q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: ScoreBias | None, chosen: Tensor, c: int, scale: float,
+    dropout: float,
+) -> Tensor:  # fmt: skip
+    """The same for the last token alone: its keys are read where they lie, where tiles would copy all keys into whole blocks."""
+    batch, heads, n_keys = q.shape[0], q.shape[1], k.shape[2]
+    j = chosen.clamp(min=0) * c + torch.arange(c, device=q.device)[:, None]  # (B, H, c, m)
+    j = j.view(batch, heads, 1, -1)
+    visible = (chosen >= 0).expand(-1, -1, c, -1).reshape(j.shape) & (j < n_keys)
+    j = j.clamp(max=n_keys - 1)
+    if mask.key_padding is not None:
+        visible = visible & _at(mask.key_padding, j)
+    if mask.documents is not None:
+        visible = visible & (_at(mask.documents, j) == mask.documents[:, n_keys - 1, None, None, None])
+    keys, values = (
+        t.gather(2, j.view(batch, t.shape[1], -1, 1).expand(-1, -1, -1, t.shape[3])).view(*j.shape[:2], -1, t.shape[3])
+        for t in (k, v)
+    )
+    scores = (q * scale) @ keys.mT
+    scores = scores.float() if scores.dtype.itemsize == 2 else scores
+    if bias is not None:
+        i = torch.full_like(j, n_keys - 1)
+        scores = scores + torch.stack([bias.block(i[:, h], j[:, h])[h] for h in range(heads)], 1)
+    return partial_softmax(scores.masked_fill(~visible, -torch.inf), values, dropout)[0].to(v.dtype)
 
 
 class Rule(NamedTuple):

@@ -41,6 +41,9 @@ def _compiled(x: Tensor, weight: Tensor) -> Tensor:
     rows would cost one a batch size."""
     if x.dim() != 3 or x.shape[1] != 1 or torch.is_autocast_enabled(x.device.type):
         return F.linear(x, weight)
-    if x.shape[0] == 1:  # a sum becomes one loop in all threads, that what is around it joins
-        return (weight * x.reshape(1, -1)).sum(-1).view(*x.shape[:-1], -1)
+    if (
+        x.shape[0] == 1
+    ):  # a sum becomes one loop in all threads; strides have x computed before and not for every row of it
+        row = x.contiguous().as_strided((1, x.shape[2]), (x.shape[2], 1))
+        return (weight * row).sum(-1).view(1, 1, -1)
     return torch.mm(weight, x.reshape(-1, x.shape[-1]).t()).t().contiguous().view(*x.shape[:-1], -1)

@@ -33,31 +33,23 @@ def suits(q: Tensor, k: Tensor, v: Tensor) -> bool:
 
 def attend(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None, scale: float) -> Tensor:
     """q (B, H, 1, D), k (B, H, T, D), v (B, H, T, Dv), a mask (B or 1, H or 1, 1, T), bool or to be added -> (B, H, 1, Dv)."""
-    if torch.compiler.is_compiling() and not torch.is_grad_enabled():
-        return _whole(q, k, v, attn_mask, scale)
-    return _written_out(q, k, v, attn_mask, scale)
-
-
-def _written_out(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None, scale: float) -> Tensor:
-    scores = (q * scale) @ k.mT
+    multiply = _whole_product if torch.compiler.is_compiling() else torch.matmul
+    scores = multiply(q * scale, k.mT)
     if attn_mask is None:
-        return scores.softmax(-1) @ v
-    if attn_mask.dtype == torch.bool:
-        return masked_softmax(scores, attn_mask) @ v
-    return masked_softmax(scores + attn_mask, attn_mask > -math.inf) @ v
+        weights = scores.softmax(-1)
+    elif attn_mask.dtype == torch.bool:
+        weights = masked_softmax(scores, attn_mask)
+    else:
+        weights = masked_softmax(scores + attn_mask, attn_mask > -math.inf)
+    return multiply(weights, v)
+
+
+def _whole_product(a: Tensor, b: Tensor) -> Tensor:
+    """a (B, H, 1, N) @ b (B, H, N, M) as an operation that torch.compile leaves whole: of a plain product of one row it makes
+    loops of its own, in which a decoding step takes twice as long (LOG.md, 2026-11-30)."""
+    unread = a.new_empty(a.shape[0] * a.shape[1], 1, b.shape[3])
+    return torch.baddbmm(unread, a.flatten(0, 1), b.flatten(0, 1), beta=0).unflatten(0, a.shape[:2])
 
 
 def _fits(t: Tensor) -> bool:
     return t.device.type == "cpu" and t.dtype.itemsize >= 4  # written out in halves, scores would be rounded to them
-
-
-@torch.library.custom_op("attnzoo::one_query", mutates_args=())
-def _whole(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None, scale: float) -> Tensor:
-    """`attend` as one operation to torch.compile, which would turn the products of one row into loops of its own: a decoding
-    step of 10 M parameters at context 4096 then takes twice as long (LOG.md, 2026-11-30)."""
-    return _written_out(q, k, v, attn_mask, scale)
-
-
-@_whole.register_fake
-def _(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None, scale: float) -> Tensor:
-    return q.new_empty(*q.shape[:3], v.shape[3])

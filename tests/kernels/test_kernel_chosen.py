@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from largest import Largest
 
 import attnzoo.kernels.chosen
 from attnzoo import Mask
@@ -113,3 +114,11 @@ def test_gradients_of_a_key_that_many_read_add_up_in_float32(dtype, monkeypatch)
         into += torch.autograd.grad(out.sum(), leaves)[2].double()[:, :, :8].flatten().tolist()
     exact, found = torch.tensor(exact), torch.tensor(found)
     assert (found - exact).norm() < torch.finfo(dtype).eps * exact.norm()
+
+
+def test_one_query_copies_the_keys_it_reads_and_no_other():
+    q, k = torch.randn(1, 2, 1, 8), torch.randn(1, 2, 1100, 8)[:, :, :1001]
+    chosen = torch.tensor([3, -1, 62]).expand(1, 2, 1, 3)
+    with Largest() as largest:
+        attend_chosen(q, k, k, Mask(), None, chosen, block_size=16, scale=1.0)
+    assert largest.numbers == 2 * 3 * 16 * 8

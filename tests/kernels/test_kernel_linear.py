@@ -74,3 +74,17 @@ def test_a_compiled_product_has_one_form():
     for rows in (3, 9, 40):
         compiled(torch.randn(rows, 1, 6))
     assert counted.frame_count == 1
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("shape", [(1, 1), (3, 1), (40, 1), (1, 5), (2, 1, 1)])
+def test_compiled_values_and_gradients(shape, backend):
+    """Also of x that lies apart in memory."""
+    x = torch.randn(*shape, 12, dtype=torch.float64)[..., ::2].requires_grad_()
+    weight = torch.randn(5, 6, dtype=torch.float64, requires_grad=True)
+    found = []
+    for product in (torch.compile(linear, backend=backend, fullgraph=True), F.linear):
+        out = product(x, weight)
+        found.append((out, *torch.autograd.grad(out.square().sum(), (x, weight))))
+    for mine, torchs in zip(*found, strict=True):
+        torch.testing.assert_close(mine, torchs)

@@ -4,8 +4,8 @@ import math
 
 import pytest
 import torch
+from largest import Largest
 from torch.nn.functional import scaled_dot_product_attention
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnzoo import Mask, build
 from attnzoo.kernels.one_query import attend
@@ -13,7 +13,8 @@ from attnzoo.kernels.one_query import attend
 
 @pytest.mark.parametrize(("batch", "heads"), [(1, 8), (3, 4)])
 @pytest.mark.parametrize("masked", [None, "seen", "added", "by head"])
-def test_it_is_softmax_attention(batch, heads, masked):
+@pytest.mark.parametrize("compiled", [False, True])
+def test_it_is_softmax_attention(batch, heads, masked, compiled):
     q = torch.randn(batch, heads, 1, 8, dtype=torch.float64)
     k, v = (torch.randn(batch, heads, 8, 11, dtype=torch.float64).mT for _ in range(2))
     seen = torch.rand(batch, heads if masked == "by head" else 1, 1, 11) < 0.7
@@ -21,7 +22,8 @@ def test_it_is_softmax_attention(batch, heads, masked):
     added = torch.randn(1, heads, 1, 11, dtype=torch.float64).masked_fill(~seen, -math.inf)
     mask = {None: None, "seen": seen, "by head": seen, "added": added}[masked]
     expected = scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=0.3)
-    torch.testing.assert_close(attend(q, k, v, mask, 0.3), expected)
+    call = torch.compile(attend, backend="aot_eager", fullgraph=True) if compiled else attend
+    torch.testing.assert_close(call(q, k, v, mask, 0.3), expected)
 
 
 @pytest.mark.parametrize("added", [False, True])
@@ -62,18 +64,6 @@ def test_chunks_and_tokens_are_one_full_pass():
             so_far = Mask(key_padding=None if mask is None else mask[:, :end])
             outs.append(attn.extend(q[:, :, part], k[:, :, part], v[:, :, part], cache, so_far))
         torch.testing.assert_close(torch.cat(outs, 2), attn(q, k, v, Mask(key_padding=mask)))
-
-
-class Largest(TorchDispatchMode):
-    """The most numbers that any operation made anew."""
-
-    numbers = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        if isinstance(out, torch.Tensor) and not func.is_view:
-            self.numbers = max(self.numbers, out.numel())
-        return out
 
 
 def test_chunks_have_the_fused_kernel():
