@@ -127,7 +127,9 @@ def decode_contestant(
     def prepare() -> None:
         model.eval()
         if "filled" not in held:
-            held["filled"] = new_cache(model, batch_size, context + new, precision)
+            held["filled"] = new_cache(
+                model, batch_size, context + new + 1, precision
+            )  # full, it is a graph of its own
             extend(model, prompt, held["filled"], precision)
         held["cache"] = copy.deepcopy(held["filled"])
 

@@ -24,8 +24,8 @@ _STEPS: WeakKeyDictionary[CausalLM, Callable[..., Tensor]] = WeakKeyDictionary()
 def decoding_step(model: CausalLM) -> Callable[..., Tensor]:
     """`CausalLM.forward` for one new token a row, compiled: (tokens (B, 1), key_padding, cache) -> logits (B, 1, V).
 
-    One graph serves every length up to the room of the cache; another batch size, or another room the first time, has
-    one of its own. Source: `torch.compile`.
+    One graph serves every length but that of a full cache; another batch size, or another room the first time, has one of
+    its own too. Source: `torch.compile`.
 
     Raises (when called):
         Refused: the step cannot be traced as one graph, or nothing here compiles it.

@@ -18,6 +18,7 @@ from attnzoo.measure.peers.race import Bar, Entry, Race, run, verdict
 from attnzoo.measure.peers.sizes import QUICK
 from attnzoo.measure.peers.training import model
 from attnzoo.measure.step import TrainStep, random_tokens
+from attnzoo.model import compiled
 
 
 class Calls(TorchDispatchMode):
@@ -134,8 +135,9 @@ def test_a_limit_that_fails_leaves_the_line_and_says_why():
     assert "no such product" in line["reasons"][0]
 
 
-@pytest.mark.parametrize(("race", "limited"), [("train", 2), ("decode", 2), ("gqa", 3)])
-def test_races_with_a_limit(race, limited):
+@pytest.mark.parametrize(("race", "limited"), [("train", 2), ("decode", 6), ("gqa", 3)])
+def test_races_with_a_limit(race, limited, monkeypatch):
+    monkeypatch.setattr(compiled, "BACKEND", "eager")
     found = bench_peers([race], quick=True, seconds=0.01, verify=lambda *_: ("ok", []))
     lines = [bar for bar in found["bars"] if bar["limit"]]
     assert len(lines) == limited
