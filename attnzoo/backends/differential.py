@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from attnzoo.contract import Attention, Capabilities, Options, Request, ScoreBias, causal_pairs, masked_softmax
 from attnzoo.kernels import sdpa
+from attnzoo.kernels.gates import wide
 from attnzoo.masks import Mask
 from attnzoo.masks.translate import sdpa_arguments
 from attnzoo.registry import register
@@ -74,6 +75,9 @@ class Differential(Attention):
         return out * gain, weights * gain
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: ScoreBias | None, x: Tensor | None) -> Tensor:
+        kind = v.dtype
+        if q.device.type == "cpu":  # where the maps nearly cancel, the norm makes what halves lose as large as the output
+            q, k, v = (t.to(wide(t.dtype)) for t in (q, k, v))
         bool_mask, is_causal = sdpa_arguments(mask, q.shape[2], k.shape[2], q.device)
         attn_mask = sdpa.score_mask(bool_mask, is_causal, bias, q, k.shape[2])
         if bias is not None and attn_mask is not None:
@@ -86,7 +90,7 @@ class Differential(Attention):
         self.ran(kernel.replace("sdpa/", "differential/"))
         first, second = out.unflatten(1, (-1, 2)).unbind(2)
         difference = first - self.lam * second
-        return (difference * self._gain(difference)).to(v.dtype)
+        return (difference * self._gain(difference)).to(kind)
 
     def _gain(self, out: Tensor) -> Tensor | float:
         """What the norm multiplies each head's output (B, H, T, Dv) by: (B, H, T, 1)."""
