@@ -76,7 +76,9 @@ class Differential(Attention):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: ScoreBias | None, x: Tensor | None) -> Tensor:
         kind = v.dtype
-        if q.device.type == "cpu":  # where the maps nearly cancel, the norm makes what halves lose as large as the output
+        if (
+            q.device.type == "cpu"
+        ):  # where the maps nearly cancel, the norm makes what halves lose as large as the output
             q, k, v = (t.to(wide(t.dtype)) for t in (q, k, v))
         bool_mask, is_causal = sdpa_arguments(mask, q.shape[2], k.shape[2], q.device)
         attn_mask = sdpa.score_mask(bool_mask, is_causal, bias, q, k.shape[2])

@@ -77,20 +77,29 @@ def _one_query(
     j = j.view(batch, heads, 1, -1)
     visible = (chosen >= 0).expand(-1, -1, c, -1).reshape(j.shape) & (j < n_keys)
     j = j.clamp(max=n_keys - 1)
-    if mask.key_padding is not None:
-        visible = visible & _at(mask.key_padding, j)
-    if mask.documents is not None:
-        visible = visible & (_at(mask.documents, j) == mask.documents[:, n_keys - 1, None, None, None])
     keys, values = (
         t.gather(2, j.view(batch, t.shape[1], -1, 1).expand(-1, -1, -1, t.shape[3])).view(*j.shape[:2], -1, t.shape[3])
         for t in (k, v)
     )
-    scores = (q * scale) @ keys.mT
+    i = torch.full_like(j[..., :1], n_keys - 1)
+    scores = _masked_scores(q * scale, keys, i, j, visible, mask, bias)
+    return partial_softmax(scores, values, dropout)[0].to(v.dtype)
+
+
+def _masked_scores(
+    q: Tensor, k: Tensor, i: Tensor, j: Tensor, visible: Tensor, mask: Mask, bias: ScoreBias | None
+) -> Tensor:
+    """Products of queries at i (B, H, …, r, 1) and keys at j (B, H, …, 1, c), with the bias, -inf where one is not visible, is
+    padding, or of another document; at least float32."""
+    if mask.key_padding is not None:
+        visible = visible & _at(mask.key_padding, j)
+    if mask.documents is not None:
+        visible = visible & (_at(mask.documents, i) == _at(mask.documents, j))
+    scores = q @ k.mT
     scores = scores.float() if scores.dtype.itemsize == 2 else scores
     if bias is not None:
-        i = torch.full_like(j, n_keys - 1)
-        scores = scores + torch.stack([bias.block(i[:, h], j[:, h])[h] for h in range(heads)], 1)
-    return partial_softmax(scores.masked_fill(~visible, -torch.inf), values, dropout)[0].to(v.dtype)
+        scores = scores + torch.stack([bias.block(i[:, h], j[:, h])[h] for h in range(q.shape[1])], 1)
+    return scores.masked_fill(~visible, -torch.inf)
 
 
 class Rule(NamedTuple):
@@ -146,19 +155,11 @@ class Rule(NamedTuple):
 
     def scores(self, part: slice, q: Tensor, k: Tensor) -> Tensor:
         """(B, H, n, r, c) of queries and keys that were read, -inf where a query does not see; at least float32."""
-        query, block, mask = self.tiles.query[:, :, part], self.tiles.block[:, :, part], self.mask
+        query, block = self.tiles.query[:, :, part], self.tiles.block[:, :, part]
         i = query[..., None] + self.offset  # (B, H, n, r, 1)
         j = (block[..., None] * self.c + torch.arange(self.c, device=q.device))[..., None, :]  # (B, H, n, 1, c)
         visible = (j <= i) & (query >= 0)[..., None]
-        if mask.key_padding is not None:
-            visible = visible & _at(mask.key_padding, j)
-        if mask.documents is not None:
-            visible = visible & (_at(mask.documents, i) == _at(mask.documents, j))
-        scores = (q * self.scale) @ k.mT
-        scores = scores.float() if scores.dtype.itemsize == 2 else scores
-        if self.bias is not None:
-            scores = scores + torch.stack([self.bias.block(i[:, h], j[:, h])[h] for h in range(q.shape[1])], 1)
-        return scores.masked_fill(~visible, -torch.inf)
+        return _masked_scores(q * self.scale, k, i, j, visible, self.mask, self.bias)
 
 
 class InParts(torch.autograd.Function):

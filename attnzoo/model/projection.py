@@ -238,7 +238,8 @@ class LatentKV(Projection):
         return out[..., : self.latent] @ self._by_head()[1].mT.to(out.dtype)
 
     def decoder(self, attention: Attention) -> Attention:
-        self._decoders[0].training = attention.training
+        if not torch.compiler.is_compiling():  # which cannot trace a copy: it takes the one that its cache was made for
+            vars(self._decoders[0]).update(vars(attention.with_layout(1, self.latent + self.turned)))
         return self._decoders[0]
 
     def attention_cache(self, attention: Attention, batch_size: int, max_tokens: int, device, dtype) -> Any:

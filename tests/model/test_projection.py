@@ -219,3 +219,15 @@ def test_a_cache_that_knows_no_value_dim_is_refused_before_any_work(monkeypatch,
     assert f"{own} takes no value_dim" in str(caught.value)
     layer = build_model(config("sdpa", projection="qkv"), 50).layers[0].attention
     assert layer.new_cache(1, 4).nbytes == layer.cache_bytes(1, 4, torch.float32)
+
+
+def test_mla_decodes_as_its_attention_is_now(make_model):
+    """What decodes is another object, that must not keep what the attention was when the model was built."""
+    model = make_model("mla")
+    attention = model.attention_modules()[0]
+    decoder = model.blocks[0].attention.projection.decoder
+    assert (decoder(attention).scale, decoder(attention).training) == (attention.scale, False)
+    attention.scale = 7.0
+    attention.train()
+    assert (decoder(attention).scale, decoder(attention).training) == (7.0, True)
+    assert (attention.n_kv_heads, decoder(attention).n_kv_heads) == (4, 1)
