@@ -14,7 +14,7 @@ from attnzoo.checks.judge import each
 from attnzoo.checks.report import Result
 from attnzoo.checks.subject import Subject, evaluating
 from attnzoo.checks.suite import conformance_check
-from attnzoo.kernels.compiling import first_line, growing, one_graph
+from attnzoo.kernels.compiling import growing, one_graph, torchs_reason
 
 LENGTHS = (9, 33, 40, 43, 46)
 FILLED, STEPS = 20, 6  # tokens in the cache, and tokens decoded one by one
@@ -76,7 +76,7 @@ def _decodes(subject: Subject, case: Case) -> None:
                 q, k, v, mask, bias, x = part(inputs, n, n + 1)
                 outs.append(extend(*(t.contiguous() for t in (q, k, v)), held, mask, bias, x))
         except TorchDynamoException as error:
-            raise Skip(f"torch does not trace its extend as one graph: {first_line(error)}") from error
+            raise Skip(f"torch does not trace its extend as one graph: {torchs_reason(error)}") from error
     torch._dynamo.reset()
     subject.expect_definition(module, inputs, torch.cat(outs, 2), "out, the last tokens compiled")
     if counter.frame_count > STEPS // 2:

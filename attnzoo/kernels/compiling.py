@@ -38,6 +38,8 @@ def growing() -> AbstractContextManager:
     return torch.compiler.config.patch(dynamic_sources=names)  # type: ignore[attr-defined]
 
 
-def first_line(error: BaseException) -> str:
-    """What torch's compiler says of itself: its first line; pages of advice follow."""
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+def torchs_reason(error: BaseException) -> str:
+    """What torch's compiler says of itself: its first line and its explanation; pages of advice follow."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    explained = [line for line in lines[1:] if line.startswith("Explanation:")]
+    return ". ".join([lines[0], *(line.removeprefix("Explanation:").strip() for line in explained[:1])])

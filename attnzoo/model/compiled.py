@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attnzoo.cache import KVCache
 from attnzoo.errors import Refused
-from attnzoo.kernels.compiling import first_line, growing, one_graph
+from attnzoo.kernels.compiling import growing, one_graph, torchs_reason
 
 if TYPE_CHECKING:
     from attnzoo.model.lm import CausalLM, ModelCache
@@ -48,4 +48,4 @@ def _step(model: CausalLM, tokens: Tensor, *, cache: ModelCache, key_padding: Te
             return _STEPS[model](model, tokens, key_padding=key_padding, cache=cache)
     except TorchDynamoException as error:
         headline = "this model's decoding step cannot be compiled; generate without compiled=True"
-        raise Refused(headline, [first_line(error)]) from error
+        raise Refused(headline, [torchs_reason(error)]) from error

@@ -81,8 +81,8 @@ def generate(
 
 
 def _is_step(new: Tensor, cache: ModelCache | None) -> bool:
-    """One token a row after several: sizes of 0 and 1 are graphs of their own."""
-    return new.shape[1] == 1 and cache is not None and cache.length > 1
+    """One token a row after others: an empty cache is a graph of its own."""
+    return new.shape[1] == 1 and cache is not None and cache.length > 0
 
 
 def _pick(logits: Tensor, temperature: float, top_k: int | None, top_p: float | None, draw: torch.Generator) -> Tensor:
