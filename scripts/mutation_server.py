@@ -1,4 +1,4 @@
-"""Runs the mask tests in a fresh fork for each mutant, so that torch is imported once and not once a mutant.
+"""Runs tests in a fresh fork for each mutant, so that torch is imported once and not once a mutant.
 
     serve ARGUMENTS   wait at the socket $MUTATION_SOCKET; the arguments go to pytest
     ask               have the tests run and exit as pytest did (0: the mutant survived)
@@ -7,6 +7,7 @@
 Examples are derandomised, not stored and not shrunk: a result does not depend on the mutants before it.
 """
 
+import contextlib
 import os
 import signal
 import socket
@@ -15,6 +16,13 @@ import sys
 
 SECONDS = 120
 """Tests that run longer are ended, and the mutant counts as killed."""
+NONE = 5
+"""pytest's exit status where no test was chosen."""
+PRELOADED = (
+    "_hypothesis_pytestplugin", "hypothesis.strategies", "pytest", "torch", "xformers.ops.fmha.attn_bias", "lightning",
+    "omegaconf", "hydra", "rich.console", "jinja2",
+)  # fmt: skip
+"""Imported once, before the forks; what is not installed is left out."""
 
 
 def run_tests(arguments: list[str]) -> int:
@@ -32,20 +40,22 @@ def run_tests(arguments: list[str]) -> int:
     )
     plugins = ["-p", "no:cacheprovider", "-p", "no:logging", "-p", "_hypothesis_pytestplugin"]
     options = ["-x", "-q", "--assert=plain", *plugins, "--hypothesis-profile=mutation"]
+    codes = []
     for part in ("not hypothesis", "hypothesis"):  # the worked examples first: they take milliseconds
-        if code := int(pytest.main([*arguments, *options, "-m", part])):
-            return code
-    return 0
+        codes.append(int(pytest.main([*arguments, *options, "-m", part])))
+        if codes[-1] not in (0, NONE):
+            return codes[-1]
+    return min(codes)
 
 
 def serve(arguments: list[str]) -> None:
     import gc
+    import importlib
 
-    import _hypothesis_pytestplugin  # noqa: F401
-    import hypothesis.strategies  # noqa: F401
-    import pytest  # noqa: F401
+    for name in PRELOADED:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
     import torch
-    import xformers.ops.fmha.attn_bias  # noqa: F401
 
     torch.set_num_threads(1)
     assert "attnzoo" not in sys.modules, "each fork must import the mutated file itself"
