@@ -25,6 +25,12 @@ class Declared:
         return cls.capabilities
 
     @classmethod
+    def initial_memory(cls, options: AnyOptions) -> float | None:
+        """Tokens in which what is remembered fades to 1/e by gates as they start (at x = 0): the median over heads and
+        channels; None where nothing fades, or by no gate."""
+        return None
+
+    @classmethod
     def refusals(cls, request: Request) -> Iterable[str]:
         """Reasons beyond the declared capabilities, such as a kernel that is not there."""
         return ()

@@ -77,9 +77,18 @@ def test_every_preset_names_itself() -> None:
         assert yaml.safe_load((groups.conf_dir() / "attention" / f"{name}.yaml").read_text())["name"] == name
 
 
+COMPARISONS = ("zoo", "gates", "gates_slow")
+"""Experiments that name backends."""
+
+
 @pytest.mark.parametrize(
     ("kind", "group", "choice"),
-    [("train", group, choice) for group in groups.GROUPS for choice in groups.presets(group) if choice != "zoo"]
+    [
+        ("train", group, choice)
+        for group in groups.GROUPS
+        for choice in groups.presets(group)
+        if choice not in COMPARISONS
+    ]
     + [("compare", "experiment", choice) for choice in groups.presets("experiment")],
 )
 def test_every_shipped_choice_composes(kind: str, group: str, choice: str) -> None:

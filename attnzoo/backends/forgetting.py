@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +16,20 @@ from attnzoo.errors import RequestError
 from attnzoo.kernels.tiles import TileOptions, attend_tiles
 from attnzoo.masks import FIELDS, Mask
 from attnzoo.registry import register
+
+LARGEST = 80.0  # beyond, exp(b) leaves float32
+
+
+@dataclass(frozen=True)
+class ForgettingOptions(TileOptions):
+    """bias: b of every head at first; f starts at σ(b), which a larger b brings nearer to 1."""
+
+    bias: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not abs(self.bias) <= LARGEST:
+            raise RequestError(f"bias={self.bias}: must be between -{LARGEST:g} and {LARGEST:g}")
 
 
 class ForgetCache(KVCache):
@@ -39,12 +55,12 @@ class Forgetting(Attention):
     Use: for softmax attention with a learned recency, also in place of positions.
     """
 
-    Options = TileOptions
+    Options = ForgettingOptions
     source = "arXiv:2503.02130"
     capabilities = Capabilities(
         masks=FIELDS - {"bidirectional", "prefix"}, cross=False, needs_x=True, memory=1.0, products=True
     )
-    options: TileOptions
+    options: ForgettingOptions
 
     def __init__(self, *, d_model: int | None = None, **sizes) -> None:
         super().__init__(d_model=d_model, **sizes)
@@ -52,7 +68,11 @@ class Forgetting(Attention):
             raise RequestError("forgetting has a gate that reads the layer's input: it needs d_model")
         self.gate = nn.Linear(d_model, self.n_heads)
         nn.init.normal_(self.gate.weight, std=0.02)
-        nn.init.zeros_(self.gate.bias)
+        nn.init.constant_(self.gate.bias, self.options.bias)
+
+    @classmethod
+    def initial_memory(cls, options) -> float:
+        return 1 / math.log1p(math.exp(-options.bias))
 
     @classmethod
     def refusals(cls, request: Request) -> Iterable[str]:

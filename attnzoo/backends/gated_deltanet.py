@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from attnzoo.kernels.decay import DecayGate, DecayOptions, median_memory
 from attnzoo.kernels.delta import DeltaRule
-from attnzoo.kernels.gates import DecayGate
-from attnzoo.kernels.recurrent import ChunkOptions
 from attnzoo.registry import register
 
 
@@ -21,12 +20,14 @@ class GatedDeltaNet(DeltaRule):
     Use: as deltanet, on texts long enough that what is old must also fade.
     """
 
-    Options = ChunkOptions
+    Options = DecayOptions
     source = "arXiv:2412.06464"
+    options: DecayOptions
+    initial_memory = staticmethod(median_memory)  # type: ignore[assignment]
 
     def __init__(self, **how) -> None:
         super().__init__(**how)
-        self.gate = DecayGate(self.d_model, self.n_kv_heads, 1)
+        self.gate = DecayGate(self.d_model, self.n_kv_heads, 1, self.options)
 
     def log_decay(self, x: Tensor) -> Tensor:
         return self.gate(x)

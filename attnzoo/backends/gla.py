@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -14,7 +15,8 @@ from attnzoo.registry import register
 
 @dataclass(frozen=True)
 class GLAOptions(ChunkOptions):
-    """rank: of the map from x to the gate. temperature: τ, the root taken of the gate; larger forgets more slowly."""
+    """rank: of the map from x to the gate. temperature: τ, the root taken of the gate:
+    the memory of τ/ln 2 tokens at first grows with it."""
 
     rank: int = 16
     temperature: float = 16.0
@@ -43,6 +45,10 @@ class GLA(Recurrent):
     def __init__(self, **how) -> None:
         super().__init__(**how)
         self.gate = Gate(self.d_model, self.n_kv_heads, self.head_dim, self.options.rank)
+
+    @classmethod
+    def initial_memory(cls, options) -> float:
+        return options.temperature / math.log(2)
 
     def log_decay(self, x: Tensor) -> Tensor:
         """(B, G, T, D)"""

@@ -6,14 +6,13 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from attnzoo.kernels.decay import DecayGate, DecayOptions, median_memory
 from attnzoo.kernels.delta import DeltaRule
-from attnzoo.kernels.gates import DecayGate
-from attnzoo.kernels.recurrent import ChunkOptions
 from attnzoo.registry import register
 
 
 @dataclass(frozen=True)
-class KDAOptions(ChunkOptions):
+class KDAOptions(DecayOptions):
     """rank: of the map from x to the decays; None for D, as in the paper."""
 
     rank: int | None = None
@@ -39,10 +38,13 @@ class KDA(DeltaRule):
     Options = KDAOptions
     source = "arXiv:2510.26692"
     options: KDAOptions
+    initial_memory = staticmethod(median_memory)  # type: ignore[assignment]
 
     def __init__(self, **how) -> None:
         super().__init__(**how)
-        self.gate = DecayGate(self.d_model, self.n_kv_heads, self.head_dim, self.options.rank or self.head_dim)
+        self.gate = DecayGate(
+            self.d_model, self.n_kv_heads, self.head_dim, self.options, self.options.rank or self.head_dim
+        )
 
     def log_decay(self, x: Tensor) -> Tensor:
         return self.gate(x)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from attnzoo.kernels.gates import DecayGate
-from attnzoo.kernels.recurrent import FROM_X, ChunkOptions, Recurrent, Terms, decay_between
+from attnzoo.kernels.decay import DecayGate, DecayOptions, median_memory
+from attnzoo.kernels.recurrent import FROM_X, Recurrent, Terms, decay_between
 from attnzoo.registry import register
 
 
@@ -21,13 +21,15 @@ class Mamba2(Recurrent):
     Use: for a state that forgets by content, at one number a head and token.
     """
 
-    Options = ChunkOptions
+    Options = DecayOptions
     source = "arXiv:2405.21060"
     capabilities = FROM_X
+    options: DecayOptions
+    initial_memory = staticmethod(median_memory)  # type: ignore[assignment]
 
     def __init__(self, **how) -> None:
         super().__init__(**how)
-        self.gate = DecayGate(self.d_model, self.n_kv_heads, 1)
+        self.gate = DecayGate(self.d_model, self.n_kv_heads, 1, self.options)
 
     def terms(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor | None) -> Terms:
         assert x is not None

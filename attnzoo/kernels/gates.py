@@ -1,8 +1,6 @@
-"""Gates computed from the layer's input, and their initial values. Shapes: see `attnzoo.shapes`."""
+"""Gates computed from the layer's input. Shapes: see `attnzoo.shapes`."""
 
 from __future__ import annotations
-
-import math
 
 import torch
 from torch import Tensor, nn
@@ -36,28 +34,6 @@ class Gate(nn.Module):
         x = x.to(wide(x.dtype))
         # contiguous: traced gradients of softplus on a transposed tensor come in other strides than real ones (torch 2.13)
         return (x + self.bias.to(x.dtype)).unflatten(-1, (self.n_heads, -1)).transpose(1, 2).contiguous()
-
-
-class DecayGate(Gate):
-    """log α = -A softplus(gate(x)), A > 0 a head (arXiv:2405.21060): A starts uniform in [1, 16], and softplus(bias), the step Δ,
-    log-uniform in [0.001, 0.1]."""
-
-    def __init__(self, d_model: int | None, n_heads: int, width: int, rank: int | None = None) -> None:
-        super().__init__(d_model, n_heads, width, rank)
-        self.log_rate = nn.Parameter(torch.empty(n_heads).uniform_(1, 16).log())
-        step = torch.empty_like(self.bias).uniform_(math.log(1e-3), math.log(1e-1)).exp()
-        self.bias = nn.Parameter(step + torch.log(-torch.expm1(-step)))  # the inverse of softplus
-
-    def steps(self, x: Tensor) -> Tensor:
-        """Δ > 0."""
-        return F.softplus(super().forward(x))
-
-    def decay(self, steps: Tensor) -> Tensor:
-        """log α ≤ 0."""
-        return -self.log_rate.to(steps.dtype).exp()[:, None, None] * steps
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.decay(self.steps(x))
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
