@@ -11,6 +11,7 @@ from typing import Any
 from attnzoo.errors import RequestError
 from attnzoo.files import finite
 from attnzoo.lazy import uncollected
+from attnzoo.redact import redacted
 from attnzoo.training.config import RunConfig, is_export, load_config, to_yaml
 
 # a refused run was a wrong request; a refused cell of a comparison is a result
@@ -83,7 +84,7 @@ def names_and_options(words: Iterable[str]) -> tuple[list[str], dict[str, dict[s
 
 
 def print_json(value: Any) -> None:
-    print(json.dumps(finite(value), indent=2, ensure_ascii=False))
+    print(json.dumps(redacted(finite(value)), indent=2, ensure_ascii=False))
 
 
 def failed(record: dict[str, Any]) -> bool:

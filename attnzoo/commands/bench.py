@@ -21,6 +21,7 @@ from attnzoo import groups
 from attnzoo.commands import add_device, add_json, names_and_options, print_json
 from attnzoo.errors import RequestError, unknown, unknown_backend
 from attnzoo.files import check_writable, read_json, write_json_atomic, write_text_atomic
+from attnzoo.redact import redacted
 
 PEERS = "peers"
 DTYPES = ("float32", "bfloat16", "float16")
@@ -95,7 +96,7 @@ def run(arguments: Namespace) -> int:
     from attnzoo.report.bench_table import bench_csv, print_bench
 
     for path in places["json"]:
-        write_json_atomic(path, found)
+        write_json_atomic(path, redacted(found))
     for path in places["csv"]:
         write_text_atomic(path, bench_csv(found))
     for path in places["html"]:

@@ -13,6 +13,7 @@ from attnzoo.errors import RequestError
 from attnzoo.files import read_json, write_json_atomic
 from attnzoo.measure.record import Record, config_hash
 from attnzoo.model.config import hybrid_parts
+from attnzoo.redact import redacted, redacted_command
 from attnzoo.training.config import AttentionConfig, CompareConfig, LoggerConfig, RunConfig, to_dict
 
 PLAN = "comparison.json"
@@ -100,14 +101,14 @@ def write_plan(plan: Plan) -> None:
         path,
         {
             **{key: before[key] for key in ("time",) if key in before},
-            "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
-            "common": plan.common,
+            "command": redacted_command(sys.argv),
+            "common": redacted(plan.common),
             "cells": [
                 {
                     "run": cell.run,
                     "attention": cell.cfg.attention.name,
                     "seed": cell.cfg.seed,
-                    "swept": cell.swept,
+                    "swept": redacted(cell.swept),
                     "config_hash": cell.hash,
                 }
                 for cell in plan.cells
@@ -163,7 +164,7 @@ def check_same(folder: Path, asked: dict[str, Any]) -> None:
     path = folder / PLAN
     if not path.is_file():
         return
-    there = read_json(path).get("common", {"swept": None})
+    there, asked = redacted(read_json(path).get("common", {"swept": None})), redacted(asked)
     differ = [
         f"{key}: there {there[key]}, asked for {value}"
         for key, value in sorted(asked.items())

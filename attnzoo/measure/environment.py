@@ -16,16 +16,13 @@ import torch
 
 import attnzoo
 from attnzoo.errors import RequestError, unknown
+from attnzoo.redact import redacted_command
 
 PACKAGES = (
     "torch", "lightning", "hydra-core", "omegaconf", "wandb", "xformers", "triton", "numpy", "safetensors", "rich",
     "flash-attn", "flash-linear-attention", "datasets", "tokenizers",
 )  # fmt: skip
 PRECISIONS = ("auto", "fp32", "bf16")
-
-# a key that names a secret; 'token' but not 'tokens', which counts
-_SECRET = re.compile(r"(key|secret|passw(or)?d|credential|(?<![a-z])token)s?$(?<!tokens)", re.IGNORECASE)
-_SECRET_VALUE = re.compile(r"\b([0-9a-f]{40,}|(hf|gh[pousr]|sk|wandb|pypi|xox[bp])[_-][A-Za-z0-9_-]{16,})\b")
 
 
 def environment(device: str = "cpu", precision: str | None = None, precision_reason: str | None = None) -> dict:
@@ -48,7 +45,7 @@ def environment(device: str = "cpu", precision: str | None = None, precision_rea
         "precision": precision,
         "precision_reason": precision_reason,
         **git(),
-        "command": command_line(sys.argv),
+        "command": redacted_command(sys.argv),
         "start": now(),
     }
 
@@ -134,24 +131,6 @@ def cpu_model() -> str:
         if found:
             return found[1].strip()
     return platform.processor() or platform.machine()
-
-
-def command_line(argv: list[str]) -> str:
-    """The command as typed, without the path of the program and without secrets.
-
-    >>> command_line(["/usr/bin/attnzoo", "train", "logger.api_key=abc", "--token", "abc", "task.n_tokens=64"])
-    'attnzoo train logger.api_key=*** --token *** task.n_tokens=64'
-    """
-    shown, hide_next = [], False
-    for word in [Path(argv[0]).name, *argv[1:]]:
-        key, equals, _ = word.partition("=")
-        if hide_next:
-            word = "***"
-        elif equals and _SECRET.search(key):
-            word = f"{key}=***"
-        hide_next = word.startswith("-") and not equals and bool(_SECRET.search(key))
-        shown.append(_SECRET_VALUE.sub("***", word))
-    return " ".join(shown)
 
 
 @cache

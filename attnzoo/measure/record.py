@@ -12,6 +12,7 @@ from typing import Any
 
 from attnzoo.errors import RequestError
 from attnzoo.files import finite, read_json, write_json_atomic
+from attnzoo.redact import redacted
 
 SCHEMA = 1
 STATUSES = ("ok", "refused", "oom", "failed", "interrupted")
@@ -65,8 +66,8 @@ class Record(dict):
         return (type(self), (dict(self),))
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the record as JSON, complete or not at all; NaN and infinities become null."""
-        return write_json_atomic(path, {"schema": SCHEMA, **self})
+        """Write the record as JSON, complete or not at all; NaN and infinities become null, secrets are hidden."""
+        return write_json_atomic(path, redacted({"schema": SCHEMA, **self}))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Record:
@@ -85,17 +86,18 @@ class Record(dict):
             reasons.append(f"status {read.get('status')!r}; valid: {', '.join(STATUSES)}")
         if reasons:
             raise RequestError(f"{path} is not a run record", reasons)
-        return cls(read)
+        return cls(redacted(read))  # one of an earlier version may hold them still
 
 
 def config_hash(config: Any) -> str:
     """12 hex digits that name a configuration: equal exactly when everything that can change the result is equal.
 
     Args:
-        config: a dict or dataclass. Left out: run_dir, logger, trainer.progress and trainer.resume.
+        config: a dict or dataclass. Left out: run_dir, logger, trainer.progress and trainer.resume, and the values of
+            secrets, which no file keeps.
     """
     plain = dataclasses.asdict(config) if dataclasses.is_dataclass(config) and not isinstance(config, type) else config
-    plain = finite(plain)
+    plain = redacted(finite(plain))
     for path in NOT_IDENTITY:
         *parents, last = path.split(".")
         holder = plain

@@ -21,6 +21,7 @@ from attnzoo.model.build import assemble
 from attnzoo.model.config import AttentionConfig, Recipe
 from attnzoo.model.lm import CausalLM
 from attnzoo.model.weights import load_weights, untied
+from attnzoo.redact import redacted
 from attnzoo.settings import plain, read
 
 FORMAT = "attnzoo/1"
@@ -44,7 +45,7 @@ def export(model: CausalLM, folder: str | os.PathLike[str], tokenizer: Tokenizer
     config = {
         "format": FORMAT,
         "attnzoo": attnzoo.__version__,
-        **plain(whole),
+        **redacted(plain(whole)),
         "dtype": str(model.embedding.weight.dtype).removeprefix("torch."),
         "tokenizer": None if tokenizer is None else tokenizer.state(),
     }

@@ -12,6 +12,7 @@ from typing import Any
 from attnzoo.errors import RequestError
 from attnzoo.files import read_json
 from attnzoo.measure.record import Record
+from attnzoo.redact import redacted
 
 PLAN = "comparison.json"
 
@@ -43,7 +44,7 @@ def find_records(folder: str | os.PathLike[str]) -> Found:
     folder = Path(folder)
     if not folder.is_dir():
         raise RequestError(f"{folder} is {'a file, not a run folder' if folder.exists() else 'not there'}")
-    plan = Record(read_json(folder / PLAN)) if (folder / PLAN).is_file() else Record()
+    plan = Record(redacted(read_json(folder / PLAN))) if (folder / PLAN).is_file() else Record()
     planned = {str(cell.get("run", "?")): cell for cell in plan.get("cells", [])}
     paths = {path.parent.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("record.json"))}
     if not paths and not planned:

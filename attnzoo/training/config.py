@@ -13,6 +13,7 @@ from attnzoo.data.config import DataConfig
 from attnzoo.errors import RequestError
 from attnzoo.measure.config import MeasureConfig
 from attnzoo.model.config import AttentionConfig, ModelConfig, PositionsConfig, named
+from attnzoo.redact import redacted
 from attnzoo.settings import plain, read
 from attnzoo.tasks.config import ProbeConfig, TaskConfig
 
@@ -169,8 +170,8 @@ def read_settings(cls: type[RunConfig], values: Mapping[str, Any]) -> tuple[dict
 
 
 def to_yaml(cfg: RunConfig) -> str:
-    """The text of ``config.yaml``."""
-    return yaml.safe_dump(to_dict(cfg), sort_keys=False, allow_unicode=True)
+    """The text of ``config.yaml``, without secrets."""
+    return yaml.safe_dump(redacted(to_dict(cfg)), sort_keys=False, allow_unicode=True)
 
 
 def load_config(path: str | Path) -> RunConfig:

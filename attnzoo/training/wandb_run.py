@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -11,8 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-SECRET = re.compile(r"key|secret|password|passwd|credential|(^|_)token$", re.IGNORECASE)
-NOT_SECRET = ("key_padding",)
+from attnzoo.redact import redacted
 
 
 class WandbRun:
@@ -21,7 +19,7 @@ class WandbRun:
     Args:
         folder: the run folder; everything W&B writes goes to ``folder/wandb``, caches included.
         mode: offline, online (offline instead when the server cannot be reached, said once) or disabled.
-        config: settings to show; values of keys that name a secret are left out.
+        config: settings to show; values of keys that name a secret are hidden.
         resume: go on with the run this folder already holds.
         warn: told why W&B gave up.
         init_timeout: seconds to wait for the server.
@@ -49,7 +47,7 @@ class WandbRun:
         if mode == "disabled":
             return
         init: dict[str, Any] = {"project": project, "group": group, "name": name, "job_type": job_type}
-        init["config"] = without_secrets(config or {})
+        init["config"] = redacted(dict(config or {}))
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self.id = run_id(self.folder, resume)
@@ -129,24 +127,6 @@ def run_id(folder: Path, resume: bool) -> str:
     fresh = uuid.uuid4().hex[:8]
     file.write_text(fresh + "\n")
     return fresh
-
-
-def without_secrets(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values, without those whose key names a secret, at any depth.
-
-    >>> without_secrets({"n_tokens": 64, "hub": {"api_key": "abc", "name": "x"}, "hf_token": "abc"})
-    {'n_tokens': 64, 'hub': {'name': 'x'}}
-    """
-    kept = {}
-    for key, value in values.items():
-        if SECRET.search(str(key)) and key not in NOT_SECRET:
-            continue
-        if isinstance(value, Mapping):
-            value = without_secrets(value)
-        elif isinstance(value, (list, tuple)):
-            value = [without_secrets(item) if isinstance(item, Mapping) else item for item in value]
-        kept[str(key)] = value
-    return kept
 
 
 @contextmanager

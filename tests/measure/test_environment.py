@@ -29,7 +29,7 @@ def test_environment_is_plain_and_complete():
     ],
 )
 def test_secrets_stay_out_of_the_command(word, shown):
-    assert env.command_line(["/bin/attnzoo", "train", word]) == f"attnzoo train {shown}"
+    assert env.redacted_command(["/bin/attnzoo", "train", word]) == f"attnzoo train {shown}"
 
 
 def test_auto_precision_follows_the_hardware(monkeypatch):

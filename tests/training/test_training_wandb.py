@@ -13,7 +13,7 @@ from helpers import tiny
 
 from attnzoo.training import train
 from attnzoo.training.loggers import JsonLines, read_lines
-from attnzoo.training.wandb_run import WandbRun, run_id, without_secrets
+from attnzoo.training.wandb_run import WandbRun, run_id
 
 WANDB = Path(sys.executable).with_name("wandb")
 
@@ -139,14 +139,6 @@ def test_disabled_writes_nothing(tmp_path):
     run.log({"tokens": 1})
     run.finish()
     assert not (tmp_path / "run").exists()
-
-
-def test_secrets_are_left_out_at_any_depth():
-    config = {
-        "n_tokens": 8, "validation_tokens": 3, "tokenizer": "bytes", "api_key": "x", "hf_token": "x", "Password": "x",
-        "deep": [{"client_secret": "x", "ok": 1}], "token": "x",
-    }  # fmt: skip
-    assert without_secrets(config) == {"n_tokens": 8, "validation_tokens": 3, "tokenizer": "bytes", "deep": [{"ok": 1}]}
 
 
 def test_two_runs_never_share_an_id_unless_resumed(tmp_path):
