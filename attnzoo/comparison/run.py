@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import sys
 import time
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from attnzoo.comparison.cells import Children, run_cells
 from attnzoo.comparison.plan import Cell, Plan, plan, write_plan, write_time
 from attnzoo.errors import AttnzooError, RequestError
 from attnzoo.files import read_json
+from attnzoo.lock import locked
 from attnzoo.measure.record import Record
 from attnzoo.report import write_report
 from attnzoo.training.config import CompareConfig
@@ -55,7 +55,7 @@ def carry_out(plan: Plan, *, started: float | None = None) -> list[Record]:
     """
     cells, folder = plan.cells, plan.folder
     account = Account(plan.jobs) if started is None else Account(plan.jobs, started)
-    with _only_one(folder):
+    with locked(folder):
         write_plan(plan)
         done = {cell.run: record for cell in cells if (record := cell.finished())}
         to_do = [cell for cell in cells if cell.run not in done]
@@ -173,19 +173,3 @@ def _call(module: str, arguments: list[str], log: Path) -> int:
     except KeyboardInterrupt:
         children.stop()
         raise
-
-
-@contextmanager
-def _only_one(folder: Path) -> Iterator[None]:
-    """Hold the folder, so that two comparisons do not write the same cells."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = open(folder / ".lock", "w")  # noqa: SIM115  held until the comparison ends
-    except OSError as error:
-        raise RequestError(f"run_dir={folder} cannot be written: {error.strerror}") from error
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise RequestError(f"run_dir={folder} is in use by another comparison that is still running") from None
-        yield

@@ -14,9 +14,9 @@ import pytest
 
 import attnzoo
 from attnzoo.comparison import cells as cells_module
-from attnzoo.comparison import run as run_module
 from attnzoo.comparison.plan import plan, write_plan
 from attnzoo.errors import RequestError
+from attnzoo.lock import locked
 
 TINY = ["experiment=tiny", "probe=none", "measure.memory=false", "measure.lengths=[8,16]", "logger=disabled"]
 
@@ -111,7 +111,7 @@ def test_a_run_folder_that_is_a_file(tmp_path):
 
 
 def test_a_folder_in_use_is_refused(tmp_path):
-    with run_module._only_one(tmp_path), pytest.raises(RequestError, match="in use by another comparison"):
+    with locked(tmp_path), pytest.raises(RequestError, match="in use by process"):
         attnzoo.compare(tiny(tmp_path, "backends=[sdpa]"))
 
 
