@@ -12,6 +12,8 @@ from typing import Any
 from attnzoo.errors import RequestError, nearest, unknown
 
 Reasons = list[str]
+LARGEST_SEED = 2**32 - 1  # numpy and Lightning take no more
+LARGEST = 2**31 - 1  # of counts: past it indices overflow in kernels, long after memory has ended
 
 
 def demand(message: str, *reasons: Iterable[str]) -> None:
@@ -25,14 +27,32 @@ def fault(name: str, value: Any, expected: str, hint: str = "") -> Reasons:
     return [f"{name}={shown(value)}: must be {expected}{'; ' + hint if hint else ''}"]
 
 
-def whole(name: str, value: Any, least: int | None = None, *, optional: bool = False, hint: str = "") -> Reasons:
-    """An integer (numpy's too), at least ``least``; ``hint`` says what it counts."""
+def whole(
+    name: str,
+    value: Any,
+    least: int | None = None,
+    most: int | None = None,
+    *,
+    optional: bool = False,
+    hint: str = "",
+) -> Reasons:
+    """An integer (numpy's too), ``least`` to ``most``; ``hint`` says what it counts. What is counted (``least`` is given) is
+    never more than `LARGEST`."""
     if optional and value is None:
         return []
-    if isinstance(value, (int, Integral)) and not isinstance(value, bool) and (least is None or int(value) >= least):
-        return []
-    bound = "" if least is None else f", {least} or more"
-    return fault(name, value, f"a whole number{bound}{' or None' if optional else ''}", hint)
+    bound = most if most is not None or least is None else LARGEST
+    if isinstance(value, (int, Integral)) and not isinstance(value, bool):
+        if (least is None or int(value) >= least) and (bound is None or int(value) <= bound):
+            return []
+        if bound is not None and int(value) > bound:
+            return fault(name, value, f"at most {bound}", hint)
+    words = "" if least is None else f", {least} or more"
+    return fault(name, value, f"a whole number{words}{' or None' if optional else ''}", hint)
+
+
+def seed(name: str, value: Any, *, optional: bool = False) -> Reasons:
+    """What every generator of random numbers takes."""
+    return whole(name, value, 0, LARGEST_SEED, optional=optional)
 
 
 def number(
@@ -46,7 +66,7 @@ def number(
     """A real number for which ``within`` holds, which ``bounds`` says in words. NaN is within nothing."""
     if optional and value is None:
         return []
-    if isinstance(value, (float, int, Real)) and not isinstance(value, bool) and within(float(value)):
+    if isinstance(value, (float, int, Real)) and not isinstance(value, bool) and within(_float(value)):
         return []
     return fault(name, value, f"a number, {bounds}{', or None' if optional else ''}")
 
@@ -147,6 +167,14 @@ def dtype(name: str, value: Any, *, floating: bool = False, optional: bool = Fal
     return fault(name, value, f"one of {listed}", f"did you mean torch.{near}?" if near else "")
 
 
+def _float(value: Any) -> float:
+    """The value as a float; an integer too large for one is infinite."""
+    try:
+        return float(value)
+    except OverflowError:
+        return float("inf") if value > 0 else float("-inf")
+
+
 def _list_of(check: Callable[[str, Any], Reasons], name: str, value: Any) -> Reasons:
     if isinstance(value, (str, os.PathLike)):
         return fault(name, value, f"a list, such as [{str(value)!r}]")
@@ -159,5 +187,8 @@ def shown(value: Any) -> str:
     """A value in a message: its repr where that is short, else its type; of arrays the shape too."""
     if hasattr(value, "shape") and hasattr(value, "dtype"):
         return f"{type(value).__module__}.{type(value).__name__} {value.dtype} {tuple(value.shape)}"
-    written = repr(value)
+    try:
+        written = repr(value)
+    except Exception:  # its own code, or an integer of more digits than Python writes
+        return type(value).__name__
     return written if len(written) <= 40 and "\n" not in written and " at 0x" not in written else type(value).__name__

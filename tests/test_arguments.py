@@ -255,3 +255,23 @@ def test_a_message_says_what_would_be_right():
 def test_a_gpu_is_cuda_and_no_cpu():
     assert nearest("gpu", ("auto", "cpu", "cuda")) == "cuda"
     assert nearest("gpu", ("cpu",)) == "cpu"
+
+
+@pytest.mark.parametrize("value", [10**22, 2**32, -1])
+def test_a_seed_is_what_every_generator_takes(value):
+    for call in (
+        lambda: model.generate(tokens, 1, temperature=1.0, seed=value),
+        lambda: attnzoo.leak_test(model, vocab_size=256, n_tokens=4, seed=value),
+    ):
+        with pytest.raises(RequestError, match="seed="):
+            call()
+    assert arguments.seed("seed", 2**32 - 1) == []
+
+
+def test_numbers_too_large_for_what_they_count():
+    with pytest.raises(RequestError, match="max_new_tokens=99999999999: must be at most 2147483647"):
+        model.generate(tokens, 99999999999)
+    with pytest.raises(RequestError, match="temperature"):
+        model.generate(tokens, 1, temperature=10**400)
+    with pytest.raises(RequestError, match="n_heads=int: must be at most"):
+        attnzoo.build("sdpa", n_heads=10**5000, head_dim=4)

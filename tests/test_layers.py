@@ -18,6 +18,7 @@ LAYERS = [  # ground floor first; a file may import from its own row and from th
         "arguments",
         "shapes",
         "files",
+        "terminal",
         "redact",
         "lock",
         "settings",

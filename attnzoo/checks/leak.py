@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from attnzoo import arguments
 from attnzoo.arguments import demand, fault, flag, function, instance, whole
+from attnzoo.arguments import seed as valid_seed
 from attnzoo.checks import leak_probes as probes
 from attnzoo.checks.leak_decoding import decoding, truncation
 from attnzoo.checks.leak_setup import modules_behind, prepared, rounding
@@ -113,7 +114,7 @@ def leak_test(
         whole("vocab_size", vocab_size, 2, hint="or no token can be changed"),
         whole("n_tokens", n_tokens, 2, hint="or there is no future"),
         _cut_faults(cuts, n_tokens),
-        whole("seed", seed, 0),
+        valid_seed("seed", seed),
         arguments.device("device", device),
         flag("exact", exact, optional=True),
         whole("batch_size", batch_size, 1),

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from attnzoo import arguments
 from attnzoo.arguments import demand, flag, function, having, whole
+from attnzoo.arguments import seed as valid_seed
 from attnzoo.checks import decode_properties, task_properties
 from attnzoo.checks import model_properties as properties
 from attnzoo.checks.canary import entropy_canary
@@ -78,7 +79,7 @@ def check_model(
         ["vocab_size must be given"] if vocab_size is None else whole("vocab_size", vocab_size, 2),
         having("task", task, ("vocab_size", "train_batch", "validation_batches"), "a task", optional=True),
         whole("n_tokens", n_tokens, 2),
-        whole("seed", seed, 0),
+        valid_seed("seed", seed),
         arguments.device("device", device),
         [] if make_model is None else function("make_model", make_model, "a function that makes a fresh model"),
         flag("quick", quick),

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attnzoo.arguments import demand, flag, having, number, tensor, whole
+from attnzoo.arguments import seed as valid_seed
 from attnzoo.model.compiled import decoding_step
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ def _check(tokens, max_new_tokens, temperature, seed, top_k, top_p, use_cache, k
         tensor("tokens", tokens, "of integers (B, T)"),
         whole("max_new_tokens", max_new_tokens, 1),
         number("temperature", temperature, lambda t: 0 <= t < math.inf, "0 or more"),
-        whole("seed", seed, 0, optional=True),
+        valid_seed("seed", seed, optional=True),
         whole("top_k", top_k, 1, optional=True),
         number("top_p", top_p, lambda p: 0 < p <= 1, "in (0, 1]", optional=True),
         flag("use_cache", use_cache),

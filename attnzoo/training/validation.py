@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from attnzoo.arguments import LARGEST_SEED
 from attnzoo.data.sources import data_problems
 from attnzoo.model.config import hybrid_parts
 from attnzoo.model.validation import (
@@ -21,8 +22,6 @@ from attnzoo.model.validation import (
 from attnzoo.settings import plain, read
 from attnzoo.tasks.config import TaskConfig
 from attnzoo.training.config import CompareConfig, RunConfig
-
-LARGEST_SEED = 2**32 - 1  # numpy and Lightning take no more
 
 CHOICES = {
     "task.name": ("text", "recall"),
