@@ -54,6 +54,8 @@ class Capabilities:
         products: weights depend on queries and keys through scale·q·k alone, whatever basis the two are in: a query a times as
             long is a scale a times as large, which log_n needs, and keys may stay in mla's latent space.
         needs_x: its rule reads the layer's input x.
+        positions: what ``positions=auto`` gives it: rope, or none where its publication turns neither queries nor keys because
+            the rule itself (gates, a decay, a state) tells order.
         dtypes, devices: what it computes on; training_devices: where it has a backward.
         time, memory, state: declared growth exponents in T of a training step's time and memory and of the decoding state.
         shift_invariant: who may see whom depends on i - j alone, so that left padding changes nothing; block layouts that
@@ -71,6 +73,7 @@ class Capabilities:
     scale: bool = True
     products: bool = False
     needs_x: bool = False
+    positions: str = "rope"
     dtypes: tuple[torch.dtype, ...] = FLOATS
     devices: tuple[str, ...] = ("cpu", "cuda")
     training_devices: tuple[str, ...] = ("cpu", "cuda")

@@ -268,6 +268,8 @@ def _check_definition(name: str, cls: type[Attention]) -> None:
         faults.append("it names no source (a paper or a document)")
     if not isinstance(getattr(cls, "capabilities", None), Capabilities):
         faults.append("it declares no capabilities")
+    elif cls.capabilities.positions not in ("rope", "none"):
+        faults.append(f"its capabilities say positions={cls.capabilities.positions!r}: rope or none")
     if not (dataclasses.is_dataclass(cls.Options) and issubclass(cls.Options, Options)):
         faults.append("its Options is not a dataclass that extends attnzoo.Options")
     if all(getattr(cls, name) is getattr(Attention, name) for name in ("attend", "weights", "pattern")):

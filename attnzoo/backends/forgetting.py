@@ -58,7 +58,12 @@ class Forgetting(Attention):
     Options = ForgettingOptions
     source = "arXiv:2503.02130"
     capabilities = Capabilities(
-        masks=FIELDS - {"bidirectional", "prefix"}, cross=False, needs_x=True, memory=1.0, products=True
+        masks=FIELDS - {"bidirectional", "prefix"},
+        cross=False,
+        needs_x=True,
+        positions="none",
+        memory=1.0,
+        products=True,
     )
     options: ForgettingOptions
 

@@ -45,11 +45,12 @@ FROM_X = Capabilities(
     dropout=False,
     cross=False,
     needs_x=True,
+    positions="none",
     time=1.0,
     memory=1.0,
     state=0.0,
 )
-"""Of a rule whose gates are computed from x: a gate for every key, so as many keys as queries."""
+"""Of a rule whose gates are computed from x: a gate for every key, so as many keys as queries, and no positions beside them."""
 
 
 @dataclass(frozen=True)

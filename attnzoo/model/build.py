@@ -61,9 +61,10 @@ def assemble(
     demand("no model can be built from these settings", model_faults(model, positions))
     if model.match_parameters is not None:
         model = matched(model, attention, positions, vocab_size)
-    head_dim = head_dim_of(model)
+    head_dim, schemes = head_dim_of(model), layer_positions(model, attention, positions)
+    shared = next((name for name in schemes if name != "none"), "none")
     scheme = build_positions(
-        positions.name,
+        shared,
         d_model=model.d_model,
         n_heads=model.n_heads,
         head_dim=head_dim,
@@ -73,7 +74,7 @@ def assemble(
         max_distance=positions.max_distance,
     )
     layers = attention_of_layers(model, attention)
-    if why := layer_reasons(model, layers, scheme.needs_bias, positions.name):
+    if why := layer_reasons(model, layers, scheme.needs_bias, shared):
         raise Refused(f"{named(model, attention).name} cannot stand in this model", why)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -82,9 +83,21 @@ def assemble(
             vocab_size,
             lambda layer: _build_attention(layers[layer % len(layers)], model, head_dim),
             scheme,
+            without_positions={layer for layer, name in enumerate(schemes) if name != shared},
         )
+    if len(set(schemes)) == 1:
+        positions = replace(positions, name=shared)
     lm.recipe = copy.deepcopy(Recipe(model, attention, positions, vocab_size, seed))
     return lm
+
+
+def layer_positions(model: ModelConfig, attention: AttentionConfig, positions: PositionsConfig) -> list[str]:
+    """The scheme of each layer: as asked for, or with ``auto`` the one its backend declares."""
+    layers = attention_of_layers(model, attention)
+    if positions.name != "auto":
+        return [positions.name] * model.n_layers
+    own = [registry.get(choice.name).capabilities.positions for choice in layers]
+    return [own[layer % len(own)] for layer in range(model.n_layers)]
 
 
 def matched(model: ModelConfig, attention: AttentionConfig, positions: PositionsConfig, vocab_size: int) -> ModelConfig:

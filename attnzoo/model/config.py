@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
@@ -12,10 +11,11 @@ from typing import Any
 
 @dataclass
 class PositionsConfig:
-    """name: none | learned | sinusoidal | rope | alibi | relative; base: of the rope and sinusoidal wavelengths; max_tokens:
+    """name: auto (what each layer's backend is published with: none where its `Capabilities` say so, else rope) | none |
+    learned | sinusoidal | rope | alibi | relative; base: of the rope and sinusoidal wavelengths; max_tokens:
     rows of the learned table; buckets: of relative, those of all distances from max_distance on in the last one."""
 
-    name: str = "rope"
+    name: str = "auto"
     base: float = 10000.0
     max_tokens: int = 2048
     buckets: int = 32
@@ -44,8 +44,9 @@ class ModelConfig:
         short_conv: width of a causal depthwise convolution on q, k and v, starting as the identity; 0 is none.
         dropout: on the embeddings and on what each sublayer adds.
         attention_dropout: on the attention weights.
-        scale: what the scores are multiplied by: a number, 1/D (arXiv:2203.03466), log_n, which is log(n)/sqrt(D) for a
-            query that sees n tokens under the causal mask (arXiv:2202.12172), or None for 1/sqrt(D).
+        scale: what the scores are multiplied by: a number, 1/D (arXiv:2203.03466), None for the backend's own (1/sqrt(D) for
+            most; 1 for the delta rules, 1/sqrt(D/2) for differential), or log_n, which is log(n) times that for a query that
+            sees n tokens under the causal mask (arXiv:2202.12172).
         output_gate: what attention returns times a sigmoid of a linear map of x (arXiv:2505.06708): none, headwise (a
             number a head) or elementwise (a number a channel).
         head_norm: RMSNorm over each head's output, before the gate.
@@ -119,14 +120,14 @@ def parameter_number(match: str | None) -> float | None:
         return None
 
 
-def score_scale(scale: str | None, head_dim: int) -> float:
-    """The number that ``model.scale`` stands for, the part that depends on the query aside.
+def score_scale(scale: str | None, head_dim: int) -> float | None:
+    """The number that ``model.scale`` stands for, the part that depends on the query aside; None is the backend's own.
 
     Raises:
         ValueError: it stands for none.
     """
     if scale in (None, "log_n"):
-        return 1 / math.sqrt(head_dim)
+        return None
     return 1 / head_dim if scale == "1/D" else float(scale)
 
 
@@ -150,6 +151,15 @@ def named(model: ModelConfig, attention: AttentionConfig) -> AttentionConfig:
     if not model.attention_pattern:
         return attention
     return AttentionConfig(hybrid_name(member.name for member in attention_of_layers(model, attention)), {})
+
+
+def positions_name(schemes: Sequence[str]) -> str:
+    """One name for the schemes of all layers.
+
+    >>> positions_name(["rope", "rope"]), positions_name(["none", "none", "none", "rope"])
+    ('rope', '3xnone+rope')
+    """
+    return schemes[0] if len(set(schemes)) == 1 else hybrid_name(schemes)
 
 
 def hybrid_name(names: Iterable[str]) -> str:

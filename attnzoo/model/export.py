@@ -39,13 +39,10 @@ def export(model: CausalLM, folder: str | os.PathLike[str], tokenizer: Tokenizer
         RequestError: the model was not built from settings, or the folder is taken.
     """
     check_export(model, folder, tokenizer)
-    recipe = recipe_of(model)
-    options = dataclasses.asdict(registry.parse_options(recipe.attention.name, recipe.attention.options))
-    whole = dataclasses.replace(recipe, attention=AttentionConfig(recipe.attention.name, options))
     config = {
         "format": FORMAT,
         "attnzoo": attnzoo.__version__,
-        **redacted(plain(whole)),
+        **redacted(plain(_with_options(recipe_of(model)))),
         "dtype": str(model.embedding.weight.dtype).removeprefix("torch."),
         "tokenizer": None if tokenizer is None else tokenizer.state(),
     }
@@ -107,6 +104,15 @@ def read_config(folder: str | os.PathLike[str]) -> Mapping[str, Any]:
         hint = "; attnzoo.from_llama reads a Llama" if isinstance(config, dict) and "model_type" in config else ""
         raise RequestError(f"{file} was not written by attnzoo export (format {FORMAT}){hint}")
     return config
+
+
+def _with_options(recipe: Recipe) -> Recipe:
+    """The recipe with every option of its backend, defaults included; those of a pattern stand in the model's settings."""
+    if recipe.model.attention_pattern:
+        return recipe
+    attention = recipe.attention
+    options = dataclasses.asdict(registry.parse_options(attention.name, attention.options))
+    return dataclasses.replace(recipe, attention=AttentionConfig(attention.name, options))
 
 
 def _recipe(config: Mapping[str, Any], file: Path) -> Recipe:

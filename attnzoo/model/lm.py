@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import cast
 
@@ -89,16 +89,22 @@ class CausalLM(nn.Module):
         vocab_size: V.
         attention: layer number -> a new backend for it.
         positions: the position scheme, shared by the layers.
+        without_positions: layers whose queries and keys it does not turn.
     """
 
     def __init__(
-        self, cfg: ModelConfig, vocab_size: int, attention: Callable[[int], Attention], positions: Positions
+        self,
+        cfg: ModelConfig,
+        vocab_size: int,
+        attention: Callable[[int], Attention],
+        positions: Positions,
+        without_positions: Collection[int] = (),
     ) -> None:
         super().__init__()
         self.cfg, self.vocab_size = cfg, vocab_size
         self.recipe: Recipe | None = None  # set by what builds it from settings
         self.embedding = nn.Embedding(vocab_size, cfg.d_model)
-        self.positions = positions
+        self.positions, self.without_positions = positions, frozenset(without_positions)
         self.dropout = nn.Dropout(cfg.dropout) if cfg.dropout else nn.Identity()
         self.blocks = nn.ModuleList(Block(cfg, attention(layer)) for layer in range(cfg.n_layers))
         self.norm = norm(cfg)
@@ -137,7 +143,8 @@ class CausalLM(nn.Module):
         h = self.dropout(self.positions.embed(self._embedded(tokens), ids))
         phases, bias = self.positions.phases(ids), self.positions.bias()
         for layer, block in enumerate(self.blocks):
-            h = block(h, mask, phases, bias, None if cache is None else cache.layers[layer])
+            turned = None if layer in self.without_positions else phases
+            h = block(h, mask, turned, bias, None if cache is None else cache.layers[layer])
         return linear(self.norm(h), self.head_weight)
 
     def new_cache(

@@ -30,7 +30,7 @@ NOT_BELOW_ZERO: Holds = (lambda x: 0 <= x < math.inf, "must not be negative")
 ABOVE_ZERO: Holds = (lambda x: 0 < x < math.inf, "must be more than 0")
 
 CHOICES = {
-    "positions.name": ("none", "learned", "sinusoidal", "rope", "alibi", "relative"),
+    "positions.name": ("auto", "none", "learned", "sinusoidal", "rope", "alibi", "relative"),
     "model.projection": ("qkv", "mla"),
     "model.norm": ("rms", "layer"),
     "model.mlp": ("swiglu", "geglu", "gelu"),
@@ -107,6 +107,11 @@ def head_faults(group: str, model: Any, positions: str) -> Iterator[str]:
         yield f"{group}.n_heads={heads} does not divide {group}.d_model={width}; {near} does"
     elif positions == "rope" and (dim or width // heads) % 2:
         yield f"positions=rope turns pairs of features: the head dim {dim or width // heads} of {group} must be even"
+    elif positions == "auto" and (dim or width // heads) % 2:
+        yield (
+            f"positions=auto may turn pairs of features: the head dim {dim or width // heads} of {group} must be even; "
+            "positions=none takes any"
+        )
     kv_heads = getattr(model, "n_kv_heads", None)
     if kv_heads is not None and kv_heads >= 1 and heads % kv_heads:
         fitting = [n for n in range(1, heads + 1) if heads % n == 0]
@@ -128,7 +133,8 @@ def _pattern_faults(model: ModelConfig) -> Iterator[str]:
 
 def _scale_faults(scale: str | None) -> Iterator[str]:
     try:
-        if not 0 < score_scale(scale, head_dim=1) < math.inf:
+        number = score_scale(scale, head_dim=1)
+        if number is not None and not 0 < number < math.inf:
             yield f"model.scale={scale}: must be more than 0"
     except ValueError:
         yield choice_fault("model.scale", scale, ("1/D", "log_n", "null", "a number"))

@@ -21,7 +21,8 @@ from attnzoo.measure.environment import environment, now, resolve_device, resolv
 from attnzoo.measure.outcome import outcome
 from attnzoo.measure.record import Record, config_hash
 from attnzoo.model import CausalLM, build_model
-from attnzoo.model.config import AttentionConfig, attention_of_layers
+from attnzoo.model.build import layer_positions
+from attnzoo.model.config import AttentionConfig, attention_of_layers, positions_name
 from attnzoo.model.lm import hidden_width
 from attnzoo.model.weights import save_weights
 from attnzoo.tasks import Task, build_task
@@ -191,7 +192,7 @@ def new_record(cfg: RunConfig, device: str, precision: str, why: str) -> Record:
         options=dict(cfg.model.attention_options or cfg.attention.options),
         kernel_requested=", ".join(dict.fromkeys(kernels)),
         kernel_resolved=None,
-        positions=cfg.positions.name,
+        positions=positions_name(layer_positions(cfg.model, cfg.attention, cfg.positions)),
         n_heads=cfg.model.n_heads,
         n_kv_heads=cfg.model.n_kv_heads,
         seed=cfg.seed,

@@ -194,6 +194,17 @@ def test_the_scale_reaches_the_backend(scale, number):
     assert attention.scale == pytest.approx(number)
 
 
+@pytest.mark.parametrize("name", registry.list_backends())
+def test_unless_told_otherwise_a_model_leaves_the_scale_to_the_backend(name):
+    """differential divides by sqrt(D/2), the delta rules by 1: a model that says 1/sqrt(D) to all runs another rule."""
+    attention = small(name).attention_modules()[0]
+    sizes = {"n_heads": attention.n_heads, "n_kv_heads": attention.n_kv_heads, "head_dim": 8, "d_model": 32}
+    assert attention.scale == attnzoo.build(name, **sizes).scale
+    assert {"differential": 0.5, "deltanet": 1.0, "kda": 1.0, "gated_deltanet": 1.0}.get(
+        name, 1 / math.sqrt(8)
+    ) == attention.scale
+
+
 OPTIONS = [["model.scale=log_n"], ["model.output_gate=headwise", "model.head_norm=true"], ["model.scale=1/D"]]
 
 

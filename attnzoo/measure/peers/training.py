@@ -71,7 +71,7 @@ def bf16_races(sizes: Sizes, seed: int) -> Iterator[Race]:
 
 def model(cfg: ModelConfig, seed: int, attention: str = "sdpa", **options: Any) -> CausalLM:
     """Our language model over bytes, with rope."""
-    return assemble(cfg, AttentionConfig(attention, options), PositionsConfig(), VOCABULARY, seed)
+    return assemble(cfg, AttentionConfig(attention, options), PositionsConfig("rope"), VOCABULARY, seed)
 
 
 def _ours(ours: CausalLM, sizes: Sizes, precision: str = "fp32") -> Entry:
