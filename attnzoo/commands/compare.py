@@ -30,9 +30,9 @@ def run(arguments: Namespace) -> int:
     with preloading(NEEDED):
         cfg = cast(CompareConfig, composed("compare", arguments))
         from attnzoo.comparison import compare
-        from attnzoo.report import print_table
+        from attnzoo.report import find_records, print_table
 
         records = compare(cfg, started=started)
-    print_table(records)
+    print_table(find_records(cfg.run_dir).records)  # as the page has them
     print(f"report: {cfg.run_dir}/report.html")
     return int(any(failed(record) for record in records))

@@ -32,9 +32,9 @@ def run(arguments: Namespace) -> int:
     with preloading(NEEDED):
         plan = plan_sweep(arguments.overrides, arguments.config_dir)
         from attnzoo.comparison.run import carry_out
-        from attnzoo.report import print_table
+        from attnzoo.report import find_records, print_table
 
         records = carry_out(plan, started=started)
-    print_table(records)
+    print_table(find_records(plan.folder).records)  # as the page has them
     print(f"report: {plan.folder}/report.html")
     return int(any(failed(record) for record in records))

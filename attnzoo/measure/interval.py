@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
+from functools import cache
+from statistics import fmean, median, stdev
 
 from attnzoo.errors import RequestError
 
@@ -47,3 +48,45 @@ def interval_of_median(samples: Sequence[float], level: float = 0.95) -> Interva
 def _probability(n: int, k: int) -> float:
     """Of k heads in n throws of a fair coin; by logarithms, since 2^-n is no float from n = 1075 on."""
     return math.exp(math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1) - n * math.log(2))
+
+
+def interval_of_mean(values: Sequence[float], level: float = 0.95) -> tuple[float, float, float]:
+    """The mean and Student's interval around it: (mean, low, high). One value has no interval: it is infinite.
+
+    >>> interval_of_mean([1.0, 2.0, 3.0])
+    (2.0, -0.484..., 4.484...)
+    """
+    if not values:
+        raise RequestError("a mean needs at least one value")
+    mean, n = fmean(values), len(values)
+    if n == 1:
+        return mean, -math.inf, math.inf
+    half = student_quantile(n - 1, level) * stdev(values) / math.sqrt(n)
+    return mean, mean - half, mean + half
+
+
+@cache
+def student_quantile(freedom: int, level: float = 0.95) -> float:
+    """The t that Student's distribution of ``freedom`` degrees of freedom stays within, on both sides, with probability
+    ``level``.
+
+    The probability is a finite sum for whole degrees of freedom (Abramowitz & Stegun 26.7.3 and 26.7.4), solved by bisection.
+
+    >>> round(student_quantile(2), 3)
+    4.303
+    """
+    low, high = 0.0, math.pi / 2
+    while low < (middle := (low + high) / 2) < high:
+        low, high = (middle, high) if _within(freedom, middle) < level else (low, middle)
+    return math.sqrt(freedom) * math.tan(middle)
+
+
+def _within(freedom: int, angle: float) -> float:
+    """P(|t| < tan(angle) · √freedom)."""
+    sine, cosine = math.sin(angle), math.cos(angle)
+    odd = freedom % 2
+    term, total = (cosine, 0.0) if odd else (1.0, 0.0)
+    for k in range(1 + odd, freedom, 2):  # cos^(k-1) with its coefficient
+        total += term
+        term *= cosine**2 * k / (k + 1)
+    return (angle + sine * total) * 2 / math.pi if odd else sine * total

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnzoo.report.bars import bar_lines, bar_reasons
 from attnzoo.report.bench_rows import cells, growth_cells, parts, quantities
+from attnzoo.report.csv import plain
 from attnzoo.report.groups import clean
 from attnzoo.report.table import PIPE_WIDTH
 
@@ -129,5 +130,5 @@ def bench_csv(found: Mapping[str, Any]) -> str:
         timing = row.get("timing") or {}
         ratio = timing.get("ratio") or {}
         cells = [*(row.get(k) for k in _PLAIN), *(timing.get(k) for k in _TIMING), *(ratio.get(k) for k in _RATIO)]
-        writer.writerow(["" if cell is None else cell for cell in [*cells, "; ".join(row.get("reasons") or ())]])
+        writer.writerow(["" if cell is None else plain(cell) for cell in [*cells, "; ".join(row.get("reasons") or ())]])
     return out.getvalue()

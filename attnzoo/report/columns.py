@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from attnzoo.report.records import dig
+from attnzoo.report.groups import line
+from attnzoo.report.records import dig, mapping
 
 MIB = 2**20
 
@@ -43,6 +44,11 @@ class Column:
     shown: Literal["everywhere", "page", "csv"] = "page"
     timing: bool = False
 
+    @property
+    def number_path(self) -> str:
+        """Where the shown number itself is."""
+        return f"{self.path}.median" if self.timing else self.path
+
 
 _BEFORE = (
     Column("val_bits_per_byte", "bits/byte", "", "quality.val_bits_per_byte", "quality",
@@ -63,7 +69,7 @@ _AFTER = (
     Column("train_peak_memory_bytes", "peak mem", "MiB", "cost.train_peak_memory_bytes", "memory",
            "Peak of one training step in a process of its own.", scale=MIB, shown="everywhere"),
     Column("train_tokens_per_s", "throughput", "tokens/s", "cost.train_tokens_per_s", "speed",
-           "Tokens of a step over its median time.", "high", decimals=0, shown="csv"),
+           "Tokens of a step over its median time.", None, decimals=0, shown="csv"),
     Column("prefill_ms", "prefill", "ms", "cost.prefill_ms", "speed",
            "One forward pass over the prompt, filling the cache.", shown="everywhere", timing=True),
     Column("decode_ms_per_token", "decode", "ms/token", "cost.decode_ms_per_token", "speed",
@@ -82,21 +88,21 @@ def columns(records: Sequence[Mapping[str, Any]]) -> list[Column]:
     """The columns of these records: the fixed ones, one a synthetic task, and ratios named after their baseline."""
     tasks: dict[str, None] = {}
     for record in records:
-        tasks.update(dict.fromkeys(dig(record, "quality.task_accuracy", {})))
+        tasks.update(dict.fromkeys(mapping(record, "quality.task_accuracy")))
     return [*_BEFORE, *map(_task_column, tasks), *(_named(column, records) for column in _AFTER)]
 
 
 def _task_column(name: str) -> Column:
     how = f"Share of right answers on the synthetic task {name!r}, trained for and scored apart from the text."
     path = f"quality.task_accuracy.{name}"
-    return Column(f"{name}_accuracy", name, "acc.", path, "quality", how, "high", decimals=2, shown="everywhere")
+    return Column(f"{name}_accuracy", line(name), "acc.", path, "quality", how, "high", decimals=2, shown="everywhere")
 
 
 def _named(column: Column, records: Sequence[Mapping[str, Any]]) -> Column:
     if column.key != "train_step_ratio":
         return column
     bases = {str(base) for record in records if (base := dig(record, "cost.train_step_ms.ratio.to"))}
-    return replace(column, title=f"step × {bases.pop()}" if len(bases) == 1 else "step × baseline")
+    return replace(column, title=f"step × {line(bases.pop())}" if len(bases) == 1 else "step × baseline")
 
 
 def decimals_for(values: Sequence[float]) -> int:

@@ -6,16 +6,23 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from attnzoo.report.records import dig
+from attnzoo.report.records import dig, mapping
 
 PLACE = ("environment.device", "environment.cpu", "environment.precision", "environment.threads", "cost.shape")
+DATA = ("data.sha256", "quality.data.sha256")
+_PLACED = ("source", "planned")
 _SETTINGS = ("swept", "options", "positions", "n_heads", "n_kv_heads", "kernel_requested")
-_SIZES = ("cost.parameters", "quality.tokens_seen", *PLACE)
+_SIZES = ("cost.parameters", "quality.tokens_seen", *DATA, *PLACE)
 
 
 def clean(text: Any) -> str:
     """``text`` without control characters (a terminal obeys them, XML forbids them); line ends and tabs stay."""
     return "".join(char if char.isprintable() or char in "\n\t" else "\N{REPLACEMENT CHARACTER}" for char in str(text))
+
+
+def line(text: Any) -> str:
+    """`clean`, on one line: for names and labels."""
+    return " ".join(clean(text).split())
 
 
 def distinct(items: Iterable[Any]) -> list[str]:
@@ -28,19 +35,23 @@ def _setting(record: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _shown(record: Mapping[str, Any]) -> dict[str, str]:
-    """What may tell rows of one backend apart: the swept values, or else the settings."""
-    swept = record.get("swept") or {}
-    return {key: str(value) for key, value in swept.items()} or {
-        key: text.strip('"') for key, text in _setting(record).items() if key != "swept"
+    """What may tell rows of one backend apart: the swept values, or else the settings; the folder and the data in any case."""
+    swept = {line(key): line(value) for key, value in mapping(record, "swept").items()}
+    settings = {key: line(text.strip('"')) for key, text in _setting(record).items() if key != "swept"}
+    data = next((sha for path in DATA if (sha := dig(record, path))), None)
+    return (swept or settings) | {
+        "folder": line(record.get("source") or ""),
+        "data": "" if data is None else line(data)[:8],
     }
 
 
 def groups_of(records: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
     """Records that differ in nothing but the seed; a seed seen twice starts another group, so nothing is averaged over
-    two configurations."""
+    two configurations, two comparisons, or with what a plan no longer has."""
     groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for record in records:
-        setting = (str(record.get("attention")), *_setting(record).values())
+        placed = (str(record.get(name)) for name in _PLACED)
+        setting = (str(record.get("attention")), *placed, *_setting(record).values())
         turn = 0
         while not _fits(record, groups.get((*setting, str(turn)), ())):
             turn += 1
@@ -58,14 +69,14 @@ def _fits(record: Mapping[str, Any], members: Sequence[Mapping[str, Any]]) -> bo
 
 def labels_of(groups: Sequence[Sequence[Mapping[str, Any]]], grouped: bool) -> list[str]:
     """Backend names, with the settings in which rows of the same backend differ, else a running number."""
-    names = [clean(members[0].get("attention") or "?") for members in groups]
+    names = [line(members[0].get("attention") or "?") for members in groups]
     labels: list[str] = []
     for name, members in zip(names, groups, strict=True):
         rivals = [_shown(other[0]) for other, its in zip(groups, names, strict=True) if its == name]
         mine = _shown(members[0])
-        apart = [f"{key}={clean(text)}" for key, text in mine.items() if len({r.get(key) for r in rivals}) > 1]
+        apart = [f"{key}={text}" for key, text in mine.items() if text and len({r.get(key) for r in rivals}) > 1]
         if not grouped and len(distinct(m.get("seed") for g in groups for m in g)) > 1:
-            apart.append(f"seed={members[0].get('seed')}")
+            apart.append(f"seed={line(members[0].get('seed'))}")
         label = f"{name} ({', '.join(apart)})" if apart else name
         count = 1 + sum(other == label or other.startswith(f"{label} #") for other in labels)
         labels.append(f"{label} #{count}" if count > 1 else label)

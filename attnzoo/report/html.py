@@ -14,7 +14,7 @@ from attnzoo.report.groups import clean, distinct
 from attnzoo.report.matrix import matrix
 from attnzoo.report.page import render
 from attnzoo.report.plots import plots
-from attnzoo.report.records import Found, dig, find_records, number
+from attnzoo.report.records import Found, dig, find_records, mapping, number
 from attnzoo.report.rows import Row, Summary, summarise
 from attnzoo.report.scales import compact
 
@@ -69,10 +69,12 @@ def report_html(found: Found) -> str:
 
 def _title(rows: Sequence[Row]) -> str:
     if len(rows) == 1:
-        return f"{rows[0].label}: what it costs, what it buys"
+        return f"{rows[0].title}: what it costs, what it buys"
     absent = Counter(row.status for row in rows if not row.good)
     rest = ", ".join(f"{count} {'out of memory' if status == 'oom' else status}" for status, count in absent.items())
-    what = "settings" if any(record.get("swept") for row in rows for record in row.records) else "attention backends"
+    what = (
+        "settings" if any(mapping(record, "swept") for row in rows for record in row.records) else "attention backends"
+    )
     return f"{len(rows)} {what} compared" + (f", {rest}" if rest else "")
 
 
@@ -83,27 +85,31 @@ def _facts(found: Found) -> list[tuple[str, str]]:
     def each(path: str) -> str:
         return ", ".join(distinct(dig(record, path) for record in records))
 
-    starts, ends = ([dig(r, f"environment.{part}") for r in records] for part in ("start", "end"))
-    when = [min(filter(None, starts), default=None), max(filter(None, ends), default=None)]
+    starts, ends = (distinct(dig(r, f"environment.{part}") for r in records) for part in ("start", "end"))
+    when = [min(starts, default=""), max(ends, default="")]
     commits = distinct(str(dig(r, "environment.git_commit", ""))[:12] for r in records)
     dirty = any(dig(r, "environment.git_dirty") for r in records)
     machine = distinct((each("environment.cpu"), each("environment.device"), each("environment.gpu")))
     facts = {
-        "when": " to ".join(str(time)[:16].replace("T", " ") for time in when if time),
+        "when": " to ".join(time[:16].replace("T", " ") for time in when if time),
         "machine": " · ".join(
             [*machine, *(f"{n} thread{'' if n == '1' else 's'}" for n in distinct([each("environment.threads")]))]
         ),
         "precision": each("environment.precision"),
         "commit": ", ".join(commits) + (" with uncommitted changes" if dirty else ""),
         "seeds": each("seed"),
-        "model": ", ".join(f"{compact(n)} parameters" for n in _numbers(records, "cost.parameters")[:3]),
-        "training": ", ".join(f"{compact(n)} tokens" for n in _numbers(records, "quality.tokens_seen")[:3]),
+        "model": _sizes(records, "cost.parameters", "parameters"),
+        "training": _sizes(records, "quality.tokens_seen", "tokens"),
     }
     return [(name, clean(value)) for name, value in facts.items() if value]
 
 
-def _numbers(records: Sequence[Mapping[str, Any]], path: str) -> list[float]:
-    return sorted({value for record in records if (value := number(record, path)) is not None})
+def _sizes(records: Sequence[Mapping[str, Any]], path: str, unit: str) -> str:
+    """'1.05M parameters', '7, 8 parameters', or where there are more than three '370k to 432k parameters (9 sizes)'."""
+    sizes = sorted({value for record in records if (value := number(record, path)) is not None})
+    if len(sizes) > 3:
+        return f"{compact(sizes[0])} to {compact(sizes[-1])} {unit} ({len(sizes)} sizes)"
+    return f"{', '.join(distinct(map(compact, sizes)))} {unit}" if sizes else ""
 
 
 _FINDINGS = {
@@ -115,19 +121,20 @@ _FINDINGS = {
 
 
 def _findings(summary: Summary) -> list[dict[str, str]]:
-    """What a reader wants first; nothing where the rows cannot be compared."""
+    """What a reader wants first: who is the best, or why nobody can be said to be."""
     found = []
     for column in summary.columns:
         name = _FINDINGS.get(column.key) or (f"best on {column.title}" if column.unit == "acc." else None)
-        rows = [summary.rows[index] for index in sorted(summary.best.get(column.key, ()))]
-        if name and rows:
-            top = (min if column.better == "low" else max)(rows, key=lambda row: row.values[column.key].value)
-            others = [row.label for row in rows if row is not top]
-            value = f"{summary.text(top, column)} {column.unit if column.unit != 'acc.' else ''}".strip()
-            unit = "bits/byte" if column.key == "val_bits_per_byte" else ""
-            found.append(
-                {"name": name, "who": top.label, "value": f"{value} {unit}".strip(), "others": ", ".join(others)}
-            )
+        ranking = summary.rankings.get(column.key)
+        if not name or not ranking:
+            continue
+        if ranking.best is None:
+            who, value = "undecided", ranking.reason.removeprefix("undecided ").removeprefix("undecided: ")
+        else:
+            unit = "bits/byte" if column.key == "val_bits_per_byte" else column.unit if column.unit != "acc." else ""
+            top = summary.rows[ranking.best]
+            who, value = top.title, f"{summary.text(top, column)} {unit}".strip()
+        found.append({"name": name, "who": who, "value": value})
     return found
 
 
@@ -138,7 +145,7 @@ def _samples(rows: Sequence[Row]) -> list[tuple[Row, str]]:
 
 def _environment(records: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     """Every entry; where the cells differ, all values. Times and commands stand elsewhere."""
-    names = dict.fromkeys(name for record in records for name in dig(record, "environment", {}))
+    names = dict.fromkeys(name for record in records for name in mapping(record, "environment"))
     skipped = {"start", "end", "seconds", "stage_seconds", "command"}
     lines = ((name, distinct(dig(r, f"environment.{name}") for r in records)) for name in names if name not in skipped)
     return [(name.replace("_", " "), " | ".join(values)) for name, values in lines if values]

@@ -7,7 +7,7 @@ from typing import Any
 
 from attnzoo.report.columns import Column
 from attnzoo.report.marks import Series, Spot
-from attnzoo.report.records import dig, number
+from attnzoo.report.records import items, number, points
 from attnzoo.report.rows import Row, Summary, Value
 from attnzoo.report.scales import Axis, tokens
 from attnzoo.report.svg import Chart
@@ -61,12 +61,12 @@ def _task_curve(summary: Summary, column: Column) -> Plot | None:
 def _curves(summary: Summary, path: str, say: Any) -> list[Series]:
     series = []
     for style, row in enumerate(summary.rows):
-        label = _label(row)
+        label = row.title
         for record in row.good:
-            points = [(float(x), float(y)) for x, y in dig(record, path, []) if x is not None and y is not None]
-            notes = [f"{row.label}, seed {record.get('seed')}: {say(y)} after {x:,.0f} tokens" for x, y in points]
-            if points:
-                series.append(Series(label, style, points, notes, hollow=row.leak == "fail"))
+            curve = points(record, path)
+            notes = [f"{row.title}, seed {record.get('seed')}: {say(y)} after {x:,.0f} tokens" for x, y in curve]
+            if curve:
+                series.append(Series(label, style, curve, notes, hollow=bool(row.unranked)))
                 label = ""
     return series
 
@@ -82,13 +82,14 @@ def _against(summary: Summary, x_key: str, y_key: str) -> Plot | None:
         if x_key not in row.values or y_key not in row.values:
             continue
         (px, across), (py, along) = _scaled(x, row.values[x_key]), _scaled(y, row.values[y_key])
-        note = f"{row.label}: {_say(summary, row, x)}, {_say(summary, row, y)}"
-        if any(column.kind != "quality" and value <= 0 for column, value in ((x, px), (y, py))):  # a log axis
+        note = f"{row.title}: {_say(summary, row, x)}, {_say(summary, row, y)}"
+        drawn = [(x, px, across), (y, py, along)]
+        if any(c.kind != "quality" and min((value, *(ends or ()))) <= 0 for c, value, ends in drawn):  # a log axis
             continue
-        leaks = row.leak == "fail"
-        series.append(Series(_label(row), style, [(px, py)], [note], [across], [along], line=False, hollow=leaks))
-        honest += [] if leaks else [(px, py)]
-    fair = x_key not in summary.incomparable and y_key not in summary.incomparable
+        out = bool(row.unranked)
+        series.append(Series(row.title, style, [(px, py)], [note], [across], [along], line=False, hollow=out))
+        honest += [] if out else [(px, py)]
+    fair = not any(ranking.differ for key in (x_key, y_key) if (ranking := summary.rankings.get(key)))
     front = _front(honest, x.better == "low", y.better == "low") if fair else []
     chart = Chart(f"{y.title} against {x.title}", _axis(x), _axis(y), series, front=front)
     caption = "Dotted: the rows that no other beats on both axes. " if len(front) > 1 else ""
@@ -101,14 +102,18 @@ def _over_length(summary: Summary, key: str, title: str, axis: str, speed: bool)
     for style, row in enumerate(summary.rows):
         if speed and "train_step_ms" not in row.values:  # withheld there, withheld here
             continue
-        sweeps = (dig(record, "cost.length_sweep", []) for record in row.good)
-        sweep: list[Any] = next(filter(None, sweeps), [])
-        points = [(n, y / scale) for part in sweep if (n := number(part, "n_tokens")) and (y := number(part, key))]
+        sweeps = (items(record, "cost.length_sweep") for record in row.good)
+        sweep = next(filter(None, sweeps), [])
+        spots = [
+            (n, y / scale)
+            for part in sweep
+            if (n := number(part, "n_tokens")) and (y := number(part, key)) and min(n, y) > 0
+        ]
         unit = "ms" if speed else "MiB"
-        notes = [f"{row.label}: {y:.3g} {unit} at {n:,.0f} tokens" for n, y in points]
-        lengths |= {n for n, _ in points}
-        if points:
-            series.append(Series(_label(row), style, points, notes))
+        notes = [f"{row.title}: {y:.3g} {unit} at {n:,.0f} tokens" for n, y in spots]
+        lengths |= {n for n, _ in spots}
+        if spots:
+            series.append(Series(row.title, style, spots, notes, hollow=bool(row.unranked)))
     if len(lengths) < 2:
         return None
     chart = Chart(
@@ -133,11 +138,7 @@ def _plot(title: str, chart: Chart, summary: Summary, caption: str) -> Plot | No
 def _absent(row: Row) -> str:
     if row.status != "ok":
         return row.status
-    return "speed withheld" if row.correct != "pass" else "not measured"
-
-
-def _label(row: Row) -> str:
-    return f"{row.label} (leaks)" if row.leak == "fail" else row.label
+    return "speed withheld" if any("speed withheld" in reason for reason in row.reasons) else "not measured"
 
 
 def _scaled(column: Column, value: Value) -> tuple[float, Spot | None]:

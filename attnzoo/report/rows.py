@@ -1,36 +1,17 @@
-"""Records to rows: seeds gathered, speeds withheld where nothing proves them correct, the best values found."""
+"""Records to rows: seeds gathered, speeds withheld where nothing proves them correct, and what the rows can claim."""
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from attnzoo.report.columns import Column, columns, decimals_for, fixed
-from attnzoo.report.groups import PLACE, clean, distinct, groups_of, labels_of
-from attnzoo.report.records import dig, number
-
-_FIELDS = {"speed": PLACE, "memory": PLACE, "quality": ("quality.tokens_seen",), "size": ()}
-_OTHER_QUESTION = ("data", "task", "probe", "experiment")  # swept, they change what the quality is of
-
-# 0.975 quantiles of Student's t for 1, 2, … degrees of freedom
-_T = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
-
-
-@dataclass(frozen=True)
-class Value:
-    """A number in stored units with its 95 % interval, where it has one."""
-
-    value: float
-    low: float | None = None
-    high: float | None = None
-
-    def overlaps(self, other: Value) -> bool:
-        low, high = (self.value if x is None else x for x in (self.low, self.high))
-        other_low, other_high = (other.value if x is None else x for x in (other.low, other.high))
-        return low <= other_high and other_low <= high
+from attnzoo.report.groups import distinct, groups_of, labels_of, line
+from attnzoo.report.notes import diverged, gaps, proven, reasons_of, verdict, warnings_of, why_withheld
+from attnzoo.report.ranking import Ranking, rank
+from attnzoo.report.records import dig, number, timing_set
+from attnzoo.report.values import Value, of_one_start, value_of
 
 
 @dataclass
@@ -40,32 +21,52 @@ class Row:
     Args:
         label: the backend's name, with what sets it apart from another row of the same backend.
         status: ok where any seed is; else the status of the first.
-        reasons: of every seed that is not ok, and why a speed is withheld.
+        reasons: of every seed that is not ok, why a speed is withheld, why another number is missing.
+        warnings: what a reader of its numbers must know.
         values: column key -> Value; missing where there is nothing to show.
         leak, correct: "pass", "fail" or "–" (not tested).
+        unranked: why it takes no part in any ranking; empty where it does.
+        timed: the records its speeds are of: proven, and timed in the same rounds, which ``timing_set`` names.
     """
 
     label: str
     records: list[Mapping[str, Any]]
     status: str
     reasons: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
     values: dict[str, Value] = field(default_factory=dict)
     leak: str = "–"
     correct: str = "–"
+    unranked: list[str] = field(default_factory=list)
+    timed: list[Mapping[str, Any]] = field(default_factory=list)
 
     @property
     def good(self) -> list[Mapping[str, Any]]:
         return [record for record in self.records if record.get("status") == "ok"]
 
     @property
+    def timing_set(self) -> str | None:
+        return timing_set(self.timed[0]) if self.timed else None
+
+    @property
     def kernel(self) -> str:
-        return ", ".join(distinct(dig(record, "kernel_resolved") for record in self.records))
+        return ", ".join(distinct(line(dig(record, "kernel_resolved", "")) for record in self.records))
+
+    @property
+    def title(self) -> str:
+        """The label as tables and plots show it: with what disqualifies the row."""
+        return f"{self.label} ({', '.join(self.unranked)})" if self.unranked else self.label
+
+    @property
+    def said(self) -> list[str]:
+        """Reasons, then warnings."""
+        return [*self.reasons, *self.warnings]
 
     @property
     def note(self) -> str:
-        """The reasons in one line that names the backend."""
-        line = "; ".join(self.reasons)
-        return line if line.startswith(f"{self.label}:") else f"{self.label}: {line}"
+        """All that is said of it in one line that names the backend."""
+        said = "; ".join(self.said)
+        return said if said.startswith(f"{self.label}:") else f"{self.label}: {said}"
 
     @property
     def status_text(self) -> str:
@@ -75,17 +76,41 @@ class Row:
 
 @dataclass
 class Summary:
-    """Rows and columns of one comparison, with the best values.
+    """Rows and columns of one comparison, and what can be said of each column.
 
     Args:
-        best: column key -> indices of the rows that hold the best value or one whose interval overlaps it.
-        incomparable: column key -> the settings that differ between its rows, so that none is marked.
+        rankings: column key -> its ranking, where there is something to rank.
     """
 
     rows: list[Row]
     columns: list[Column]
-    best: dict[str, set[int]] = field(default_factory=dict)
-    incomparable: dict[str, list[str]] = field(default_factory=dict)
+    rankings: dict[str, Ranking] = field(default_factory=dict)
+
+    @property
+    def best(self) -> dict[str, int]:
+        """Column key -> index of the row that is better there than every other."""
+        return {key: ranking.best for key, ranking in self.rankings.items() if ranking.best is not None}
+
+    def best_in(self, row: Row) -> list[str]:
+        """The keys of the columns in which the row is the best."""
+        return [key for key, index in self.best.items() if self.rows[index] is row]
+
+    @property
+    def remarks(self) -> list[str]:
+        """What a mark means, and why shown columns have none; as sentences."""
+        said = []
+        if self.best:
+            said.append(
+                "marked: better than every other row by 95 % intervals, paired by seed; timings by ratios within the same rounds"
+            )
+        reasons: dict[str, list[str]] = {}
+        for column in self.page:
+            if (ranking := self.rankings.get(column.key)) and ranking.reason:
+                reasons.setdefault(ranking.reason, []).append(column.title)
+        said += [f"no best in {', '.join(titles)}: {reason}" for reason, titles in reasons.items()]
+        if out := [row.title for row in self.rows if row.unranked and row.good]:
+            said.append(f"not ranked: {', '.join(out)}")
+        return said
 
     def text(self, row: Row, column: Column, *, interval: bool = False) -> str:
         """The shown number, '–' for none; with ``interval`` followed by '[low, high]' or '± half'."""
@@ -100,6 +125,7 @@ class Summary:
         return f"{shown} ± {self.shown(column, (value.high - value.low) / 2)}"
 
     def shown(self, column: Column, stored: float) -> str:
+        """With the decimals and unit of its column."""
         decimals = column.decimals
         if decimals is None:
             decimals = decimals_for([r.values[column.key].value / column.scale for r in self.filled(column)])
@@ -120,114 +146,54 @@ def summarise(records: Sequence[Mapping[str, Any]], *, group: bool = True) -> Su
     groups = groups_of(records) if group else [[record] for record in records]
     rows = [_row(label, members, chosen) for label, members in zip(labels_of(groups, group), groups, strict=True)]
     summary = Summary(rows, [column for column in chosen if any(column.key in row.values for row in rows)])
+    for row in rows:
+        row.reasons += _missing(row, summary)
     for column in summary.columns:
-        _find_best(summary, column)
+        if ranking := rank(rows, column):
+            summary.rankings[column.key] = ranking
     return summary
 
 
 def _row(label: str, records: list[Mapping[str, Any]], chosen: Sequence[Column]) -> Row:
     good = [record for record in records if record.get("status") == "ok"]
-    row = Row(label, records, "ok" if good else str(records[0].get("status")))
-    row.leak, row.correct = _verdict(good, "leak"), _verdict(good, "correct")
-    row.reasons = _reasons(records)
-    proven = [record for record in good if _proven(record)]
-    if len(proven) < len(good) and any(number(record, "cost.train_step_ms.median") for record in good):
-        row.reasons.append(f"speed withheld: {_why_withheld(good)}")
+    row = Row(label, records, "ok" if good else line(records[0].get("status")))
+    row.leak, row.correct = verdict(good, "leak"), verdict(good, "correct")
+    row.reasons, row.warnings = reasons_of(records), warnings_of(records)
+    sound = [] if "fail" in (row.leak, row.correct) else [record for record in good if proven(record)]
+    row.timed = of_one_start(sound)
+    if len(sound) < len(good) and any(number(record, "cost.train_step_ms.median") is not None for record in good):
+        row.reasons.append(f"speed withheld: {why_withheld(good)}")
+    if len(row.timed) < len(sound):
+        seeds = ", ".join(line(record.get("seed")) for record in row.timed)
+        row.warnings.append(f"its seeds were timed at different starts; the timings are those of seed {seeds}")
+    row.unranked = _disqualified(row)
     for column in chosen:
-        value = _value(column, proven if column.kind == "speed" else good)
+        value = value_of(column, row.timed if column.kind == "speed" else good)
         if value is not None:
             row.values[column.key] = value
     return row
 
 
-def _reasons(records: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Why cells are not ok; the seed is named where not all of them say the same."""
-    bad = [record for record in records if record.get("status") != "ok"]
-    each = [[clean(reason) for reason in record.get("reasons") or ["no reason recorded"]] for record in bad]
-    if len(bad) == len(records) and all(reasons == each[0] for reasons in each):
-        return each[0]
+def _disqualified(row: Row) -> list[str]:
+    """Why it takes no part in any ranking, in words that stand beside its name."""
+    lost = [record for record in row.good if diverged(record)]
+    seeds = ", ".join(line(record.get("seed")) for record in lost)
     return [
-        f"seed {record.get('seed')} {record.get('status')}: {'; '.join(reasons)}"
-        for record, reasons in zip(bad, each, strict=True)
+        *(["LEAKS"] if row.leak == "fail" else []),
+        *(["incorrect"] if row.correct == "fail" else []),
+        *([f"diverged at seed {seeds}" if len(row.records) > 1 else "diverged"] if lost else []),
+        *(["no longer in the plan"] if row.records[0].get("planned") is False else []),
     ]
 
 
-def _proven(record: Mapping[str, Any]) -> bool:
-    """A correctness check of this backend passed on the device the speed was taken on."""
-    here = dig(record, "environment.device")
-    return dig(record, "correct.passed") is True and dig(record, "correct.device", here) == here
-
-
-def _why_withheld(records: Sequence[Mapping[str, Any]]) -> str:
-    failed = distinct(t.get("name") for r in records for t in dig(r, "correct.tests", []) if t.get("passed") is False)
-    if failed:
-        return f"correctness check failed ({', '.join(failed)})"
-    if any(dig(record, "correct.passed") is False for record in records):
-        return "correctness check failed"
-    return "no correctness check of this backend on this device"
-
-
-def _verdict(records: Sequence[Mapping[str, Any]], part: str) -> str:
-    passed = [dig(record, f"{part}.passed") for record in records]
-    if False in passed:
-        return "fail"
-    return "pass" if passed and all(verdict is True for verdict in passed) else "–"
-
-
-def _value(column: Column, records: Sequence[Mapping[str, Any]]) -> Value | None:
-    """One record: its number and interval. Several seeds: the median of the timings with the hull of their intervals,
-    else the mean with Student's 95 % interval."""
-    if column.timing:
-        parts = [[number(r, f"{column.path}.{part}") for part in ("median", "low", "high")] for r in records]
-        timings = [part for part in parts if part[0] is not None]
-        if not timings:
-            return None
-        middles, lows, highs = ([x for x in part if x is not None] for part in zip(*timings, strict=True))
-        return Value(_median(middles), min(lows, default=None), max(highs, default=None))
-    values = [value for record in records if (value := number(record, column.path)) is not None]
-    if not values:
-        return None
-    mean = math.fsum(values) / len(values)
-    if len(values) == 1 or column.kind != "quality":
-        return Value(mean)
-    spread = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
-    half = (_T[len(values) - 2] if len(values) - 2 < len(_T) else 2.0) * spread / math.sqrt(len(values))
-    return Value(mean, mean - half, mean + half)
-
-
-def _median(values: Sequence[float]) -> float:
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
-
-
-def _find_best(summary: Summary, column: Column) -> None:
-    """Mark the best value of a column and those that cannot be told from it. A leaking model's quality is no rival."""
-    rivals = {i: row for i, row in enumerate(summary.rows) if column.key in row.values and row.leak != "fail"}
-    if column.better is None or len(rivals) < 2:
-        return
-    differ = [
-        path.rpartition(".")[2]
-        for path in _FIELDS[column.kind]
-        if len({json.dumps(dig(r, path), sort_keys=True, default=str) for row in rivals.values() for r in row.good}) > 1
+def _missing(row: Row, summary: Summary) -> list[str]:
+    """Why numbers that other rows have are missing from its ok records; a withheld speed has been explained."""
+    expected = [
+        column
+        for column in summary.columns
+        if column.shown == "everywhere"
+        and column.key != "train_step_ratio"
+        and not column.path.startswith("quality.task")
     ]
-    if column.kind == "quality":
-        differ += [key for key in _swept_apart(rivals.values()) if key.split(".")[0] in _OTHER_QUESTION]
-    if differ:
-        summary.incomparable[column.key] = differ
-        return
-    pick = min if column.better == "low" else max
-    best = pick((row.values[column.key] for row in rivals.values()), key=lambda value: value.value)
-    found = {i for i, row in rivals.items() if _tied(summary, column, row.values[column.key], best)}
-    if len(found) < len(rivals):  # a column where all are equal has no best
-        summary.best[column.key] = found
-
-
-def _swept_apart(rows: Iterable[Row]) -> list[str]:
-    """The swept keys in which rows differ."""
-    swept = [row.records[0].get("swept") or {} for row in rows]
-    return [key for key in dict.fromkeys(key for each in swept for key in each) if len({e.get(key) for e in swept}) > 1]
-
-
-def _tied(summary: Summary, column: Column, value: Value, best: Value) -> bool:
-    return value.overlaps(best) or summary.shown(column, value.value) == summary.shown(column, best.value)
+    withheld = any("speed withheld" in reason for reason in row.reasons)
+    return gaps(row.good, [column for column in expected if not (withheld and column.kind == "speed")])

@@ -40,7 +40,7 @@ def print_table(records: Sequence[Mapping[str, Any]], console: Console | None = 
     summary = summarise(records, group=group)
     if not console.is_terminal:
         console.width = max(console.width, PIPE_WIDTH)
-    notes = [row.note for row in summary.rows if row.reasons]
+    notes = [row.note for row in summary.rows if row.said]
     for count in range(len(_DROPPED) + 1):
         table = _table(summary, _DROPPED[:count])
         if Measurement.get(console, console.options.update(max_width=1000), table).maximum <= console.width:
@@ -48,8 +48,8 @@ def print_table(records: Sequence[Mapping[str, Any]], console: Console | None = 
     console.print(table, highlight=False)
     for mark, note in enumerate(notes, 1):
         console.print(Text.assemble((f"[{mark}] ", "bold"), note), soft_wrap=not console.is_terminal)
-    for line in _legend(summary):
-        console.print(Text(line, style="dim"), soft_wrap=not console.is_terminal)
+    for words in [*_seeds(summary), *summary.remarks]:
+        console.print(Text(words, style="dim"), soft_wrap=not console.is_terminal)
 
 
 def _table(summary: Summary, dropped: Sequence[str]) -> Table:
@@ -58,7 +58,7 @@ def _table(summary: Summary, dropped: Sequence[str]) -> Table:
     several = len({len(row.records) for row in summary.rows}) > 1
     kernel = "kernel" not in dropped
     table.add_column(
-        "backend", overflow="fold", min_width=min(16, max((len(row.label) for row in summary.rows), default=0))
+        "backend", overflow="fold", min_width=min(16, max((len(row.title) for row in summary.rows), default=0))
     )
     if several:
         table.add_column("seeds", justify="right")
@@ -69,10 +69,13 @@ def _table(summary: Summary, dropped: Sequence[str]) -> Table:
         table.add_column(title, no_wrap=True)
     mark = 0
     for index, row in enumerate(summary.rows):
-        mark += bool(row.reasons)
+        mark += bool(row.said)
         status = Text(row.status_text, _STYLES.get(row.status, "red"))
-        cells = [Text(row.label), *([Text(str(len(row.records)))] if several else [])]
-        cells.append(status.append(f" [{mark}]", "bold") if row.reasons else status)
+        cells = [
+            Text(row.title, "bold red" if row.unranked else ""),
+            *([Text(str(len(row.records)))] if several else []),
+        ]
+        cells.append(status.append(f" [{mark}]", "bold") if row.said else status)
         cells += [_number(summary, index, column, dropped) for column in shown]
         cells += [Text(verdict, style=_STYLES[verdict]) for verdict in (row.leak, row.correct)]
         table.add_row(*cells, *([Text(row.kernel or "–")] if kernel else []))
@@ -84,18 +87,12 @@ def _number(summary: Summary, index: int, column: Column, dropped: Sequence[str]
     mark = {"quality": "±", "speed": "[]" if column.key == "train_step_ms" else None}.get(column.kind)
     interval = mark is not None and mark not in dropped
     text = summary.text(summary.rows[index], column, interval=interval)
-    best = index in summary.best.get(column.key, ())
+    best = summary.best.get(column.key) == index
     return Text(text, style="bold cyan" if best else "dim" if text == "–" else "")
 
 
-def _legend(summary: Summary) -> list[str]:
+def _seeds(summary: Summary) -> list[str]:
     counts = {len(row.records) for row in summary.rows}
-    lines = (
-        [f"{counts.pop()} seeds a row: mean ± half the 95 % interval"] if len(counts) == 1 and max(counts) > 1 else []
-    )
-    if summary.best:
-        lines.append("highlighted: the best of a column, and what its 95 % interval cannot tell from it")
-    for fields in dict.fromkeys(map(tuple, summary.incomparable.values())):
-        titles = [c.title for c in summary.columns if tuple(summary.incomparable.get(c.key, ())) == fields]
-        lines.append(f"no best marked in {', '.join(titles)}: the rows differ in {', '.join(fields)}")
-    return lines
+    if len(counts) != 1 or max(counts) < 2:
+        return []
+    return [f"{counts.pop()} seeds a row: mean ± half the 95 % interval"]

@@ -10,7 +10,7 @@ from typing import Any
 
 from attnzoo.processes import end_with_parent
 from attnzoo.report.csv import flat
-from attnzoo.report.records import dig, find_records
+from attnzoo.report.records import find_records, points
 from attnzoo.report.rows import Summary, summarise
 from attnzoo.training.wandb_run import WandbRun
 
@@ -58,12 +58,15 @@ def _tables(summary: Summary, records: Sequence[Mapping[str, Any]]) -> dict[str,
         "leak",
         "kernel",
         "reasons",
+        "warnings",
+        "best_in",
         *(column.key for column in summary.columns),
     ]
     lines: list[list[Any]] = []
     for row in summary.rows:
         values = (row.values.get(column.key) for column in summary.columns)
-        head = [row.label, row.status_text, row.correct, row.leak, row.kernel, "; ".join(row.reasons)]
+        said = ["; ".join(words) for words in (row.reasons, row.warnings, summary.best_in(row))]
+        head = [row.title, row.status_text, row.correct, row.leak, row.kernel, *said]
         lines.append([*head, *(value and float(value.value) for value in values)])
     cells = [{key: _plain(value) for key, value in line.items()} for line in flat(records)]
     return {
@@ -97,10 +100,9 @@ def _curves(summary: Summary) -> dict[str, Any]:
     """Validation loss over tokens, a line a cell."""
     import wandb
 
-    cells = [(f"{row.label} seed {record.get('seed')}", dig(record, "quality.curve", []))
+    cells = [(f"{row.title} seed {record.get('seed')}", points(record, "quality.curve"))
              for row in summary.rows for record in row.good]  # fmt: skip
-    lines = [(name, [point for point in curve if None not in point]) for name, curve in cells]
-    lines = [(name, curve) for name, curve in lines if curve]
+    lines = [(name, curve) for name, curve in cells if curve]
     if not lines:
         return {}
     xs, ys = ([[point[axis] for point in curve] for _, curve in lines] for axis in (0, 1))
@@ -109,8 +111,19 @@ def _curves(summary: Summary) -> dict[str, Any]:
 
 
 def _numbers(summary: Summary) -> dict[str, Any]:
-    numbers = {f"{row.label}/{key}": value.value for row in summary.rows for key, value in row.values.items()}
-    return numbers | {f"{row.label}/status": row.status_text for row in summary.rows}
+    """Every number under its row's name, what disqualifies a row, and the best of each column or why there is none."""
+    numbers: dict[str, Any] = {f"{row.label}/{key}": v.value for row in summary.rows for key, v in row.values.items()}
+    for row in summary.rows:
+        words = {
+            "status": row.status_text,
+            "leak": row.leak,
+            "correct": row.correct,
+            "not_ranked": "; ".join(row.unranked),
+        }
+        numbers |= {f"{row.label}/{name}": said for name, said in words.items()}
+    for key, ranking in summary.rankings.items():
+        numbers[f"best/{key}"] = ranking.reason if ranking.best is None else summary.rows[ranking.best].label
+    return numbers
 
 
 def main(folder: str, mode: str, project: str, group: str) -> None:

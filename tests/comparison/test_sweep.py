@@ -146,13 +146,18 @@ def test_rates_that_no_record_keeps_make_rows_of_their_own_whatever_the_order():
 
 
 def test_no_best_is_marked_where_the_question_differs():
-    def record(key: str, value: str, loss: float) -> dict:
-        quality = {"val_bits_per_byte": loss, "tokens_seen": 8}
-        return {"attention": "sdpa", "status": "ok", "seed": 0, "swept": {key: value}, "quality": quality}
+    def records(key: str, **losses: float) -> list[dict]:
+        quality = {"tokens_seen": 8}
+        return [
+            {"attention": "sdpa", "status": "ok", "seed": seed, "swept": {key: value},
+             "quality": quality | {"val_bits_per_byte": loss + seed}}
+            for value, loss in losses.items() for seed in (0, 1)
+        ]  # fmt: skip
 
-    across = summarise([record("data", "a", 1.0), record("data", "b", 2.0)])
-    assert across.incomparable == {"val_bits_per_byte": ["data"]}
-    assert summarise([record("trainer.muon_lr", "1", 1.0), record("trainer.muon_lr", "2", 2.0)]).best
+    across = summarise(records("data", a=1.0, b=2.0))
+    assert across.rankings["val_bits_per_byte"].differ == ("data",)
+    assert across.best == {}
+    assert summarise(records("trainer.muon_lr", a=1.0, b=2.0)).best == {"val_bits_per_byte": 0}
 
 
 def test_the_plan_is_written_for_the_report(swept):

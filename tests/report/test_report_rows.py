@@ -51,32 +51,6 @@ def test_no_speed_without_a_passed_check_on_the_same_device(records, correct):
     assert any("withheld" in reason for reason in row.reasons)
 
 
-def test_best_is_marked_with_what_its_interval_cannot_tell_from_it(records):
-    summary = summarise(records)
-    labels = {key: {summary.rows[i].label for i in found} for key, found in summary.best.items()}
-    assert labels["val_bits_per_byte"] == {"sliding_window"}
-    assert labels["train_step_ms"] == {"mqa", "gqa"}  # 86.9 and 88.1 ms, intervals of a few per cent
-    assert "parameters" not in labels  # neither direction is better
-
-
-def test_a_leaking_model_is_no_rival(records):
-    for record in records:
-        if record["attention"] == "block_sparse":  # whose leak test fails
-            record["quality"]["val_bits_per_byte"] = 0.1
-    summary = summarise(records)
-    assert {summary.rows[i].label for i in summary.best["val_bits_per_byte"]} == {"sliding_window"}
-
-
-def test_nothing_is_best_among_rows_that_cannot_be_compared(records):
-    for record in records:
-        if record["attention"] == "exact":
-            record["environment"]["device"] = "cuda"
-    summary = summarise(records)
-    assert summary.incomparable["train_step_ms"] == ["device"]
-    assert "train_step_ms" not in summary.best
-    assert "val_bits_per_byte" in summary.best
-
-
 def test_what_differs_in_more_than_the_seed_is_not_averaged(records):
     records = [r for r in records if r["attention"] == "sdpa"]
     wide, narrow, again = (copy.deepcopy(records[0]) for _ in range(3))

@@ -31,7 +31,7 @@ def test_every_plot_is_there_and_well_formed(records):
         assert "xformers (refused)" in plot.caption
     speed = ElementTree.fromstring(found[3].svg)
     names = {text.text for text in speed.iter(f"{SVG}text") if text.get("class", "").startswith("name")}
-    assert names == {"exact", "sdpa", "gqa", "mqa", "sliding_window", "block_sparse (leaks)"}  # linear's is withheld
+    assert names == {"exact", "sdpa", "gqa", "mqa", "sliding_window"}  # those of linear and block_sparse are withheld
 
 
 def test_no_records_no_plots(records):
