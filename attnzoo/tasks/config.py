@@ -34,7 +34,8 @@ class ProbeConfig:
         max_steps, batch_size: its own training budget.
         short_conv: width of the causal convolution in the probe's model (see `ModelConfig`).
         n_layers, d_model, n_heads: of the probe's model.
-        learning_rate: of Muon; AdamW's share is scaled as in the main run.
+        optimizer, learning_rate, adamw_lr: as ``trainer``'s optimizer, muon_lr and adamw_lr, for the probe alone.
+        precision: fp32, bf16 or auto (see `TrainerConfig`).
     """
 
     enabled: bool = False
@@ -45,4 +46,7 @@ class ProbeConfig:
     n_layers: int = 2
     d_model: int = 64
     n_heads: int = 2
+    optimizer: str = "muon"
     learning_rate: float = 0.03
+    adamw_lr: float = 0.009
+    precision: str = "fp32"

@@ -10,15 +10,21 @@ from dataclasses import replace
 from typing import Any
 
 from attnzoo.errors import Refused
+from attnzoo.measure.environment import resolve_precision
 from attnzoo.model import build_model
 from attnzoo.model.config import resized
 from attnzoo.tasks import build_task
-from attnzoo.training.config import RunConfig
+from attnzoo.training.config import RunConfig, TrainerConfig
 from attnzoo.training.fit import fit
+
+MACHINE = ("device", "threads", "progress")
+"""What the probe takes over from the main run's ``trainer``: where it runs and what is shown, nothing that it learns by."""
 
 
 def probe_config(cfg: RunConfig) -> RunConfig:
-    """The run that the probe is: the same attention, positions and seed; the probe's own task, sizes and budget.
+    """The run that the probe is: the same attention, positions and seed; the probe's own task, sizes, budget and
+    training. What the main run is trained by (its learning rates, schedule, precision …) changes nothing here, so that every
+    cell of a sweep over it has the same probe; what ``probe`` does not set is as by default in `TrainerConfig`.
 
     Heads are shared among queries as in the main model, as far as the probe's heads divide. A hybrid's probe has at least
     a layer for each entry of its pattern.
@@ -40,20 +46,16 @@ def probe_config(cfg: RunConfig) -> RunConfig:
         dropout=0.0,
         attention_dropout=0.0,
     )
-    trainer = replace(
-        cfg.trainer,
-        max_steps=probe.max_steps,
-        batch_size=probe.batch_size,
-        accumulate=1,
+    trainer = TrainerConfig(
+        **{name: getattr(probe, name) for name in ("max_steps", "batch_size", "optimizer", "adamw_lr", "precision")},
         muon_lr=probe.learning_rate,
-        adamw_lr=cfg.trainer.adamw_lr * probe.learning_rate / cfg.trainer.muon_lr,
         eval_every=max(1, probe.max_steps // 4),
-        checkpoint_every=0,
+        **{name: getattr(cfg.trainer, name) for name in MACHINE},
     )
     return replace(cfg, model=model, trainer=trainer, task=probe.task)
 
 
-def run_probe(cfg: RunConfig, device: str, precision: str) -> dict[str, Any]:
+def run_probe(cfg: RunConfig, device: str) -> dict[str, Any]:
     """Train and score it.
 
     Returns:
@@ -61,6 +63,7 @@ def run_probe(cfg: RunConfig, device: str, precision: str) -> dict[str, Any]:
         where the backend cannot compute the probe's model, an accuracy of None and task_reasons.
     """
     probe = probe_config(cfg)
+    precision, _ = resolve_precision(probe.trainer.precision, device)
     task = build_task(probe.task, probe.data, probe.seed)
     try:
         model = build_model(probe, task.vocab_size).to(device)

@@ -121,7 +121,7 @@ def stages(run: Run) -> None:
         record.quality.sample = sample(run.model, run.task, seed=cfg.seed)
     if cfg.probe.enabled:
         with stage(record, "probe", aloud=cfg.trainer.progress):
-            probed = run_probe(cfg, run.device, run.precision)
+            probed = run_probe(cfg, run.device)
         record.quality.update(merged_tasks(record.quality, probed))
     if cfg.measure.leak:
         with stage(record, "leak", aloud=cfg.trainer.progress):

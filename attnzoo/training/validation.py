@@ -23,12 +23,16 @@ from attnzoo.settings import plain, read
 from attnzoo.tasks.config import TaskConfig
 from attnzoo.training.config import CompareConfig, RunConfig
 
+OPTIMIZERS = ("muon", "adamw")
+PRECISIONS = ("auto", "fp32", "bf16")
 CHOICES = {
     "task.name": ("text", "recall"),
     "probe.task.name": ("recall",),
-    "trainer.optimizer": ("muon", "adamw"),
+    "probe.optimizer": OPTIMIZERS,
+    "probe.precision": PRECISIONS,
+    "trainer.optimizer": OPTIMIZERS,
     "trainer.schedule": ("wsd", "cosine"),
-    "trainer.precision": ("auto", "fp32", "bf16"),
+    "trainer.precision": PRECISIONS,
     "trainer.device": ("auto", "cpu", "cuda"),
     "logger.wandb": ("offline", "online", "disabled"),
 }
@@ -48,7 +52,7 @@ NOT_NEGATIVE = keys(
     trainer="weight_decay warmup_steps grad_clip eval_every checkpoint_every",
 )
 POSITIVE = keys(
-    probe="learning_rate",
+    probe="learning_rate adamw_lr",
     trainer="muon_lr adamw_lr",
     measure="seconds",
 )
