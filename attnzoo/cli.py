@@ -1,6 +1,6 @@
 """The command ``attnzoo``: find the command, parse its arguments, turn errors into one message and an exit status.
 
-0 done; 1 it ran and something failed; 2 the request was wrong; 130 stopped from the keyboard. No heavy imports.
+0 done; 1 it ran and something failed; 2 the request was wrong; 130 stopped from the keyboard, 143 by SIGTERM. No heavy imports.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import IO, NoReturn
 
 import attnzoo
-from attnzoo.errors import AttnzooError, RequestError, unknown
+from attnzoo.errors import AttnzooError, RequestError, Stopped, unknown
 
 COMMANDS = {
     "list": "the backends: what they can do, and what runs on this machine",
@@ -72,8 +72,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if debug:
             _print_traceback()
         return _say(str(error), error.exit_status)
-    except KeyboardInterrupt:
-        return _say("stopped from the keyboard", 130)
+    except KeyboardInterrupt as stop:
+        return _say(str(stop) or "stopped from the keyboard", stop.exit_status if isinstance(stop, Stopped) else 130)
     except BrokenPipeError:  # the reader went away, as in `attnzoo list | head -1`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

@@ -42,6 +42,19 @@ class NumericalError(AttnzooError, ArithmeticError):
     """A run produced a NaN or an infinity; the message names the layer."""
 
 
+class Stopped(KeyboardInterrupt):
+    """A run was asked to end, by Ctrl-C or by SIGTERM, and has written what it had.
+
+    Args:
+        signum: the signal; ``exit_status`` is what a shell reports for it, 130 or 143.
+        message: one line that says where it ended.
+    """
+
+    def __init__(self, signum: int, message: str = "") -> None:
+        super().__init__(message)
+        self.signum, self.exit_status = signum, 128 + signum
+
+
 SAME = {"gpu": "cuda"}
 """What people say for a choice that is spelt nothing like it."""
 

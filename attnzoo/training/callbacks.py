@@ -1,26 +1,22 @@
-"""What happens around the steps: the stop at a NaN, numbers, validation, checkpoints, in this order."""
+"""What happens around the steps: the stop at a NaN, numbers, validation, their log, in this order."""
 
 from __future__ import annotations
 
-import io
-import random
 import resource
 import sys
 import time
-from pathlib import Path
+from contextlib import suppress
 from typing import Any
 
 import torch
 from lightning import Callback, Trainer
-from lightning.pytorch.callbacks import Checkpoint
-from lightning.pytorch.plugins.io import TorchCheckpointIO
 
-from attnzoo.errors import RequestError
-from attnzoo.files import write_bytes_atomic
+from attnzoo.errors import Stopped
 from attnzoo.tasks import Task
 from attnzoo.training.config import TrainerConfig
 from attnzoo.training.evaluate import evaluate
 from attnzoo.training.module import TrainingModule
+from attnzoo.training.stopping import Stopping
 
 
 def tokens_seen(step: int, cfg: TrainerConfig, task: Task) -> int:
@@ -29,12 +25,10 @@ def tokens_seen(step: int, cfg: TrainerConfig, task: Task) -> int:
 
 
 def publish(trainer: Trainer, module: TrainingModule, values: dict[str, float]) -> None:
-    """Give every logger these numbers at the current step, on the tokens axis."""
-    step = trainer.global_step
-    values = {"tokens": tokens_seen(step, module.cfg, module.stream.task), **values}
-    module.latest.update(values)
-    for logger in trainer.loggers:
-        logger.log_metrics(values, step)
+    """These numbers belong to the current step; `Rows` gives all of a step to the loggers at once."""
+    tokens = tokens_seen(trainer.global_step, module.cfg, module.stream.task)
+    module.row |= {"tokens": tokens, **values}
+    module.latest |= module.row
 
 
 def due(step: int, every: int, last: int) -> bool:
@@ -43,10 +37,10 @@ def due(step: int, every: int, last: int) -> bool:
 
 
 class StopAtNonFinite(Callback):
-    """Ends a run whose loss or gradients are not finite, naming the layer. On a GPU, at log steps only."""
+    """Ends a run whose loss or gradients are not finite, naming the layer: on a GPU, which is not waited for each step."""
 
     def on_train_batch_end(self, trainer: Trainer, module: TrainingModule, *_: Any) -> None:  # type: ignore[override]
-        if module.device.type == "cpu" or due(trainer.global_step, module.cfg.log_every, module.cfg.max_steps):
+        if module.device.type != "cpu" and due(trainer.global_step, module.cfg.log_every, module.cfg.max_steps):
             module.assert_finite()
 
 
@@ -76,16 +70,31 @@ class StepNumbers(Callback):
 
 
 class Validation(Callback):
-    """Quality over tokens: scores the validation split every ``eval_every`` steps and at the end; keeps the curve."""
+    """Quality over tokens: scores the validation split every ``eval_every`` steps and at the end; keeps the curve.
 
-    def __init__(self, task: Task) -> None:
-        self.task = task
+    A stop ends the scoring too; the run that goes on from there scores first.
+    """
+
+    def __init__(self, task: Task, stop: Stopping) -> None:
+        self.task, self.stop = task, stop
         self.curve: list[dict[str, float]] = []
 
+    def on_train_start(self, trainer: Trainer, module: TrainingModule) -> None:  # type: ignore[override]
+        if trainer.global_step:
+            self.score(trainer, module)
+
     def on_train_batch_end(self, trainer: Trainer, module: TrainingModule, *_: Any) -> None:  # type: ignore[override]
+        self.score(trainer, module)
+
+    def score(self, trainer: Trainer, module: TrainingModule) -> None:
+        """Add the current step to the curve, where it is due and not there."""
         step, cfg = trainer.global_step, module.cfg
-        if due(step, cfg.eval_every, cfg.max_steps):
-            quality = evaluate(module.model, self.task, cfg.batch_size, precision=module.precision)
+        if not due(step, cfg.eval_every, cfg.max_steps) or (self.curve and self.curve[-1]["step"] == step):
+            return
+        with suppress(Stopped):
+            quality = evaluate(
+                module.model, self.task, cfg.batch_size, precision=module.precision, before_batch=self.stop.check
+            )
             self.curve.append({"step": step, "tokens": tokens_seen(step, cfg, self.task), **quality})
             publish(trainer, module, quality)
 
@@ -96,74 +105,33 @@ class Validation(Callback):
         self.curve = list(state["curve"])
 
 
-class RandomState(Callback):
-    """Saves the global random states with a checkpoint and restores them before the first step: dropout goes on."""
+class Rows(Callback):
+    """Gives the loggers what was published of a step, once."""
 
-    def __init__(self, seed: int) -> None:
-        self.seed = seed
-        self.saved: dict[str, Any] | None = None
-
-    def on_train_start(self, trainer: Trainer, module: Any) -> None:
-        if self.saved is None:
-            torch.manual_seed(self.seed)  # also CUDA
-            random.seed(self.seed)
-            return
-        torch.set_rng_state(self.saved["torch"].cpu())
-        version, internal, gauss = self.saved["python"]
-        random.setstate((version, tuple(internal), gauss))
-        if torch.cuda.is_available() and self.saved["cuda"]:
-            torch.cuda.set_rng_state_all([state.cpu() for state in self.saved["cuda"]])
-
-    def state_dict(self) -> dict[str, Any]:
-        cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
-        return {"torch": torch.get_rng_state(), "cuda": cuda, "python": random.getstate()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.saved = state
-
-
-class Checkpoints(Checkpoint):
-    """``last.ckpt`` every ``checkpoint_every`` steps and at the end. Lightning calls a `Checkpoint` after the others.
-
-    Lightning's ModelCheckpoint, under manual optimisation, may save the parameters from before the step.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def on_train_start(self, trainer: Trainer, module: TrainingModule) -> None:  # type: ignore[override]
+        self.write(trainer, module)
 
     def on_train_batch_end(self, trainer: Trainer, module: TrainingModule, *_: Any) -> None:  # type: ignore[override]
-        if due(trainer.global_step, module.cfg.checkpoint_every, module.cfg.max_steps):
-            module.assert_finite()
-            trainer.save_checkpoint(self.path)
+        self.write(trainer, module)
+
+    def write(self, trainer: Trainer, module: TrainingModule) -> None:
+        if module.row:
+            for logger in trainer.loggers:
+                logger.log_metrics(module.row, trainer.global_step)
+            module.row = {}
 
 
-class AtomicCheckpointIO(TorchCheckpointIO):
-    """Checkpoints that are there whole or not at all: written beside, then moved. Read without pickled code."""
+class EndBetweenSteps(Callback):
+    """Ends the loop after the step in which a stop was asked for."""
 
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
-        buffer = io.BytesIO()
-        torch.save(checkpoint, buffer)
-        write_bytes_atomic(path, buffer.getvalue())
+    def __init__(self, stop: Stopping) -> None:
+        self.stop = stop
 
-    def load_checkpoint(self, path: Any, map_location: Any = "cpu", weights_only: bool | None = True) -> dict[str, Any]:
-        return read_checkpoint(path)
+    def on_fit_start(self, trainer: Trainer, module: Any) -> None:
+        self.stop.listen()  # Lightning has just taken SIGTERM
 
-
-def read_checkpoint(path: str | Path) -> dict[str, Any]:
-    """A resumable checkpoint, on the CPU.
-
-    Raises:
-        RequestError: it is missing, cut short, or holds something else.
-    """
-    try:
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-        missing = {"state_dict", "optimizer_states", "loops", "global_step"} - set(checkpoint)
-    except Exception as error:  # torch raises whatever its zip and pickle readers meet in a broken file
-        line = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise RequestError(f"checkpoint {path} cannot be read: {line}") from error
-    if missing:
-        raise RequestError(f"{path} is no training checkpoint: it lacks {', '.join(sorted(missing))}")
-    return checkpoint
+    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
+        trainer.should_stop = self.stop.signum is not None
 
 
 def peak_memory(device: torch.device) -> dict[str, float]:

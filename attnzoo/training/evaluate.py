@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 import torch
@@ -27,12 +28,20 @@ def summed_loss(model, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @torch.no_grad()
-def evaluate(model: CausalLM, task: Task, batch_size: int, *, precision: str = "fp32") -> dict[str, float]:
+def evaluate(
+    model: CausalLM,
+    task: Task,
+    batch_size: int,
+    *,
+    precision: str = "fp32",
+    before_batch: Callable[[], None] = lambda: None,
+) -> dict[str, float]:
     """Score the validation split.
 
     Args:
         batch_size: sequences at a time; it does not change the result.
         precision: 'fp32' or 'bf16'.
+        before_batch: called before each batch; what it raises ends the scoring.
 
     Returns:
         val_loss_nats (a token), val_perplexity, val_tokens; val_bits_per_byte where the task has bytes; val_accuracy
@@ -45,6 +54,7 @@ def evaluate(model: CausalLM, task: Task, batch_size: int, *, precision: str = "
     model.eval()
     try:
         for batch in task.validation_batches(batch_size):
+            before_batch()
             scored += int((batch.targets != IGNORE).sum())
             batch = to_device(batch, device)
             with autocast(device, precision):

@@ -6,10 +6,11 @@ import logging
 import signal
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from lightning import Trainer
@@ -18,18 +19,12 @@ from lightning.pytorch.plugins.environments import LightningEnvironment
 
 from attnzoo.model import CausalLM
 from attnzoo.tasks import Task
-from attnzoo.training.callbacks import (
-    AtomicCheckpointIO,
-    Checkpoints,
-    RandomState,
-    StepNumbers,
-    StopAtNonFinite,
-    Validation,
-    tokens_seen,
-)
+from attnzoo.training.callbacks import EndBetweenSteps, Rows, StepNumbers, StopAtNonFinite, Validation, tokens_seen
+from attnzoo.training.checkpoints import AtomicCheckpointIO, Checkpoints, RandomState
 from attnzoo.training.config import TrainerConfig
 from attnzoo.training.module import TrainingModule
 from attnzoo.training.progress import progress
+from attnzoo.training.stopping import Stopping
 from attnzoo.training.stream import StepStream
 
 QUIET_LOGGERS = ("lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities.rank_zero", "lightning.pytorch")
@@ -41,11 +36,13 @@ QUIET_WARNINGS = (
 
 @dataclass
 class Fitted:
-    """What training leaves behind besides the model: the validation curve, tokens seen, and the last logged numbers."""
+    """What training leaves behind besides the model: the validation curve, tokens seen, the last logged numbers, and what
+    computed the attention, None where no step was left to take."""
 
     curve: list[dict[str, float]]
     tokens_seen: int
     latest: dict[str, float]
+    kernel: str | None
 
 
 def fit(
@@ -60,6 +57,8 @@ def fit(
     checkpoint: Path | None = None,
     resume_from: Path | None = None,
     title: str = "train",
+    stop: Stopping | None = None,
+    note: Callable[[int], dict[str, Any]] = lambda step: {},
 ) -> Fitted:
     """Train ``model`` in place for ``cfg.max_steps`` steps; it ends on ``device``, in evaluation mode.
 
@@ -67,20 +66,23 @@ def fit(
         seed: of dropout; batches come from the task's own seed.
         device, precision: resolved, not 'auto'.
         checkpoint: where to keep the resumable state; None keeps none.
-        resume_from: a checkpoint to go on from, with the same settings.
+        resume_from: a checkpoint to go on from, with the same settings, ``max_steps`` aside.
         title: in front of the progress.
+        stop: asked between steps whether to end.
+        note: from the step, what else a checkpoint holds.
 
     Raises:
         NumericalError: a loss or gradient was not finite.
-        KeyboardInterrupt: as pressed; the last checkpoint is there.
+        Stopped: it was asked to stop; as after any error, the checkpoint is that of the last whole step.
     """
+    stop = stop or Stopping()
     stream = StepStream(task, cfg.batch_size, cfg.accumulate, cfg.max_steps)
     module = TrainingModule(model, cfg, stream, precision)
-    validation = Validation(task)
-    callbacks = [RandomState(seed), StopAtNonFinite(), StepNumbers(), validation]
+    validation = Validation(task, stop)
+    callbacks = [RandomState(seed), StopAtNonFinite(), StepNumbers(), validation, Rows(), EndBetweenSteps(stop)]
     callbacks += [progress(title)] if cfg.progress else []
-    callbacks += [Checkpoints(checkpoint)] if checkpoint else []
-    with quiet(), interruptible():
+    callbacks += [Checkpoints(checkpoint, stop, note)] if checkpoint else []
+    with quiet(), interruptible(), stop.between_steps():
         trainer = Trainer(
             accelerator="gpu" if torch.device(device).type == "cuda" else "cpu",
             devices=[torch.device(device).index or 0] if torch.device(device).type == "cuda" else 1,
@@ -99,7 +101,9 @@ def fit(
         path = str(resume_from) if resume_from else None
         trainer.fit(module, train_dataloaders=stream, ckpt_path=path, weights_only=True)
     model.to(device).eval()
-    return Fitted(validation.curve, tokens_seen(cfg.max_steps, cfg, task), dict(module.latest))
+    stop.check()
+    validation.score(trainer, module)  # where it was stopped after the last step
+    return Fitted(validation.curve, tokens_seen(cfg.max_steps, cfg, task), dict(module.latest), module.kernel)
 
 
 @contextmanager
@@ -120,14 +124,14 @@ def quiet() -> Iterator[None]:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Ctrl-C stays a KeyboardInterrupt: Lightning turns it into SystemExit and leaves the key dead."""
+    """Ctrl-C stays the KeyboardInterrupt it was: Lightning turns it into SystemExit and leaves the key dead."""
     main = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGINT)
     try:
         yield
     except SystemExit as exit_:
         if isinstance(exit_.__context__, KeyboardInterrupt):
-            raise KeyboardInterrupt from None
+            raise exit_.__context__ from None
         raise
     finally:
         if main:

@@ -13,7 +13,7 @@ from attnzoo.measure.record import NOT_IDENTITY, config_hash
 from attnzoo.model import CausalLM, build_model
 from attnzoo.model.weights import load_weights
 from attnzoo.tasks import Task, build_task
-from attnzoo.training.callbacks import read_checkpoint
+from attnzoo.training.checkpoints import read_checkpoint
 from attnzoo.training.config import RunConfig, load_config, to_dict, to_yaml
 
 OWN = ("record.json", "metrics.jsonl", "metrics.csv", "checkpoints", "wandb")

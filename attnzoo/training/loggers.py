@@ -16,7 +16,7 @@ from attnzoo.training.wandb_run import WandbRun
 
 
 class JsonLines(Logger):
-    """One JSON object a line, flushed at once. A resumed run goes on after the lines of the steps it keeps.
+    """One JSON object a line and a step, flushed at once. A resumed run goes on after the lines of the steps it keeps.
 
     Args:
         path: the file.
@@ -27,8 +27,8 @@ class JsonLines(Logger):
     def __init__(self, path: Path, keep_until: int = 0, csv_path: Path | None = None) -> None:
         super().__init__()
         self.path, self.csv_path = path, csv_path
-        kept = [row for row in read_lines(path) if row["step"] <= keep_until] if keep_until else []
-        write_text_atomic(path, "".join(json.dumps(row) + "\n" for row in kept))
+        self.last_step: int | None = None
+        self._rewrite([row for row in read_lines(path) if row["step"] <= keep_until] if keep_until else [])
 
     @property
     def name(self) -> str:
@@ -42,12 +42,21 @@ class JsonLines(Logger):
         """Nothing: the settings are in ``config.yaml``."""
 
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        line = json.dumps(finite({"step": step, **metrics}))
+        row = finite({"step": step, **metrics})
+        if step == self.last_step:  # what is added to a step after its line was written
+            *before, last = read_lines(self.path)
+            self._rewrite([*before, last | row])
+            return
         try:
             with self.path.open("a", encoding="utf-8") as file:
-                file.write(line + "\n")
+                file.write(json.dumps(row) + "\n")
         except OSError as error:
             raise RequestError(f"cannot write {self.path}: {error.strerror or error}") from error
+        self.last_step = step
+
+    def _rewrite(self, rows: list[dict[str, Any]]) -> None:
+        write_text_atomic(self.path, "".join(json.dumps(row) + "\n" for row in rows))
+        self.last_step = rows[-1]["step"] if rows else None
 
     def finalize(self, status: str) -> None:
         if self.csv_path is not None:

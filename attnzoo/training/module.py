@@ -25,14 +25,17 @@ class TrainingModule(LightningModule):
     The gradient is that of the mean over all scored tokens of the window, so a window with few micro-batches or much
     padding counts as what it is. Optimisation is manual: micro-batches are back-propagated one by one to bound memory.
 
-    Nothing here waits for the device: the loss is summed there (`take_loss`), and a step whose loss or gradient is not
-    finite changes no parameter, nor does any after it, until `assert_finite` looks.
+    Nothing here waits for a GPU: the loss is summed there (`take_loss`), and a step whose loss or gradient is not finite
+    changes no parameter, nor does any after it, until `assert_finite` looks; on a CPU it looks before each update.
 
     Args:
         model: trained in place.
         cfg: optimiser settings.
         stream: where a bad step's data is fetched again from.
         precision: 'fp32' or 'bf16', for the diagnosis; the trainer sets the context of training itself.
+
+    ``kernel`` is what computed the attention of the first step taken; ``row`` what is to be logged of the current one;
+    ``updating`` says that the parameters are between two steps' values.
     """
 
     def __init__(self, model: CausalLM, cfg: TrainerConfig, stream: StepStream, precision: str) -> None:
@@ -46,12 +49,15 @@ class TrainingModule(LightningModule):
         self.loss_sum, self.n_summed = torch.zeros(()), 0
         self.norm: Tensor | None = None
         self.latest: dict[str, float] = {}
+        self.row: dict[str, float] = {}
+        self.kernel: str | None = None
+        self.updating, self.bad_step = False, torch.full((), math.inf)
 
     def configure_optimizers(self) -> Together:
         return build_optimizer(self.model, self.cfg)
 
     def on_fit_start(self) -> None:
-        self.bad_step = torch.full((), math.inf, device=self.device)
+        self.bad_step = self.bad_step.to(self.device)
         self.loss_sum = self.loss_sum.to(self.device)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -78,16 +84,27 @@ class TrainingModule(LightningModule):
             loss = summed_loss(self.network, batch)[0] / max(window.n_scored, 1)
             self.manual_backward(loss)
             total += loss.detach()
+        if self.kernel is None:
+            self.kernel = self.model.kernel
         self.norm = nn.utils.clip_grad_norm_(self.trained, self.cfg.grad_clip or math.inf)
         self._skip_unless_finite(total + self.norm, step, cast(Together, optimizer.optimizer))
+        if self.device.type == "cpu":
+            self.assert_finite()
+        self.updating = True  # until all of it is done, no state of this run is whole
         optimizer.step()
         optimizer.zero_grad()
         self.loss_sum += total
         self.n_summed += 1
+        self.stream.done = step + 1
+        self.updating = False
 
     def _skip_unless_finite(self, value: Tensor, step: int, optimizer: Together) -> None:
         self.bad_step = torch.where(value.isfinite(), self.bad_step, self.bad_step.clamp(max=step))
         optimizer.skip_if(self.bad_step.isfinite().float())
+
+    def whole(self, step: int) -> bool:
+        """Whether parameters and optimiser hold what the first ``step`` steps made of them. Waits for the device."""
+        return not self.updating and float(self.bad_step) >= step
 
     def assert_finite(self) -> None:
         """Raise when some step so far was not finite. Waits for the device.

@@ -29,11 +29,14 @@ class Window:
 
 
 class StepStream:
-    """Window t holds micro-batches t·k … t·k + k - 1 of the task, k the accumulation. Lightning saves ``next_step``."""
+    """Window t holds micro-batches t·k … t·k + k - 1 of the task, k the accumulation.
+
+    Lightning saves ``done``, the windows whose step was taken: one that was drawn and then broken off is drawn again.
+    """
 
     def __init__(self, task: Task, batch_size: int, accumulate: int, max_steps: int) -> None:
         self.task, self.batch_size, self.accumulate, self.max_steps = task, batch_size, accumulate, max_steps
-        self.next_step = 0
+        self.next_step = self.done = 0
 
     def window(self, step: int) -> Window:
         first = step * self.accumulate
@@ -48,10 +51,10 @@ class StepStream:
             yield self.window(self.next_step - 1)
 
     def state_dict(self) -> dict[str, int]:
-        return {"next_step": self.next_step}
+        return {"next_step": self.done}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        self.next_step = state["next_step"]
+        self.next_step = self.done = state["next_step"]
 
 
 def to_device(batch: Batch, device: torch.device | str) -> Batch:

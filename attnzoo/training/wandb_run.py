@@ -56,8 +56,8 @@ class WandbRun:
             self._give_up("could not be started", error)
 
     def log(self, values: Mapping[str, Any]) -> None:
-        """Log numbers; ``tokens`` among them is the x-axis."""
-        self._safely("stopped taking numbers", lambda run: run.log(dict(values)))
+        """Log numbers; ``tokens`` among them is the x-axis, and those of one ``step`` are one row, also when it is resumed."""
+        self._safely("stopped taking numbers", lambda run: run.log(dict(values), step=values.get("step")))
 
     def summarise(self, values: Mapping[str, Any]) -> None:
         """Put final numbers into the run's summary."""

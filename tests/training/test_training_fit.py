@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import signal
 import sys
 import warnings
@@ -13,9 +14,9 @@ from helpers import tiny
 from torch.nn import functional as F
 
 from attnzoo.errors import NumericalError, RequestError
-from attnzoo.model import build_model
+from attnzoo.model import CausalLM, build_model
 from attnzoo.tasks import Batch, build_task
-from attnzoo.training.callbacks import read_checkpoint
+from attnzoo.training.checkpoints import read_checkpoint
 from attnzoo.training.evaluate import evaluate
 from attnzoo.training.fit import fit
 from attnzoo.training.loggers import JsonLines
@@ -48,7 +49,9 @@ def run(cfg, task=None, **kwargs):
 
 
 @pytest.mark.parametrize("optimizer", ["muon", "adamw"])
-def test_a_killed_run_resumes_to_the_same_bits(tmp_path, optimizer):
+@pytest.mark.parametrize("end", ["killed", "broken"])
+def test_a_run_that_ended_early_resumes_to_the_same_bits(tmp_path, optimizer, end):
+    """A kill leaves the checkpoint of step 4; an error in the midst of step 8 that of step 7, the draws of step 8 undone."""
     cfg = tiny(
         model={"dropout": 0.2, "attention_dropout": 0.1},
         max_steps=8,
@@ -59,16 +62,27 @@ def test_a_killed_run_resumes_to_the_same_bits(tmp_path, optimizer):
     )
     whole, kept = run(cfg, loggers=[JsonLines(tmp_path / "whole.jsonl")])
     task = build_task(cfg.task, cfg.data, cfg.seed)
-    checkpoint, lines = tmp_path / "last.ckpt", tmp_path / "metrics.jsonl"
-    with pytest.raises(Stop):
-        run(cfg, Cut(task, at=2 * 7), checkpoint=checkpoint, loggers=[JsonLines(lines)])
-    assert read_checkpoint(checkpoint)["global_step"] == 4
+    checkpoint, killed, lines = tmp_path / "last.ckpt", tmp_path / "killed.ckpt", tmp_path / "metrics.jsonl"
+    hook = torch.nn.modules.module.register_module_forward_pre_hook
+
+    def break_in_step_8(module, inputs):
+        if isinstance(module, CausalLM) and module.training:
+            calls.append(1)
+            if len(calls) == 2 * 8:  # its second micro-batch, after dropout of the first was drawn
+                shutil.copy(checkpoint, killed)
+                raise Stop
+
+    calls = []
+    with hook(break_in_step_8), pytest.raises(Stop):
+        run(cfg, task, checkpoint=checkpoint, loggers=[JsonLines(lines)])
+    start, step = {"killed": (killed, 4), "broken": (checkpoint, 7)}[end]
+    assert read_checkpoint(start)["global_step"] == step
     torch.manual_seed(123)  # the global state of the new process is another one
     resumed, after = run(
-        cfg, task, checkpoint=checkpoint, resume_from=checkpoint, loggers=[JsonLines(lines, keep_until=4)]
+        cfg, task, checkpoint=checkpoint, resume_from=start, loggers=[JsonLines(lines, keep_until=step)]
     )
-    for (name, p), q in zip(whole.named_parameters(), resumed.parameters(), strict=True):
-        assert torch.equal(p, q), name
+    for (name, p), q in zip(whole.named_parameters(), resumed.named_parameters(), strict=True):
+        assert torch.equal(p, q[1]), name
     assert after.curve == kept.curve
     timeless = ("step_ms", "tokens_per_s", "process_peak_memory_bytes")
     rows = [
@@ -76,6 +90,7 @@ def test_a_killed_run_resumes_to_the_same_bits(tmp_path, optimizer):
         for path in (tmp_path / "whole.jsonl", lines)
     ]
     assert rows[0] == rows[1]
+    assert [row["step"] for row in rows[0]] == [3, 6, 8]
 
 
 def test_resuming_a_finished_run_changes_nothing(tmp_path):

@@ -113,7 +113,7 @@ def test_a_wandb_that_breaks_later_is_said_once(tmp_path, home):
     run = WandbRun(tmp_path / "run", warn=said.append)
 
     class Dead:
-        def log(self, values):
+        def log(self, values, step=None):
             raise ConnectionError("the core is gone\nwith a long story")
 
     run.run = Dead()
