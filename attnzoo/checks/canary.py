@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +29,9 @@ def entropy_canary(
     batch_size: int = 16,
     learning_rate: float = 3e-3,
     device: str | torch.device = "cpu",
+    alphabet: Sequence[int] | None = None,
+    within: Callable[[], AbstractContextManager] = nullcontext,
+    name: str = "entropy_canary",
 ) -> LeakTest:
     """Train a fresh model briefly (AdamW) on fresh uniform tokens and hold its loss to their entropy.
 
@@ -40,9 +44,11 @@ def entropy_canary(
         make_model: a new module, tokens (B, T) -> logits (B, T, V); a copy of a trained one serves as well.
         vocab_size: V. Tokens are drawn from min(V, 64) symbols, and the bound is the logarithm of that.
         n_tokens, batch_size, steps, learning_rate: T, B, and the training.
+        alphabet: the symbols, where a trained model knows some tokens better than others; None: the first ones.
+        within: the context of its forward pass, such as autocast.
 
     Returns:
-        The test ``entropy_canary``. ``max_change`` is how far the loss lies below the entropy, in nats a token, or 0;
+        The test ``name``. ``max_change`` is how far the loss lies below the entropy, in nats a token, or 0;
         ``first_leaking_position`` the logit that predicts best, when it failed.
 
     Raises:
@@ -52,16 +58,16 @@ def entropy_canary(
         raise RequestError(
             "the canary needs vocab_size, n_tokens and steps of at least 2, and batch_size of at least 1"
         )
-    symbols = min(vocab_size, MOST_SYMBOLS)
-    device = torch.device(device)
+    symbols = torch.arange(vocab_size) if alphabet is None else torch.tensor(list(alphabet))
+    symbols, device = symbols[:MOST_SYMBOLS], torch.device(device)
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), torch.enable_grad():
         torch.manual_seed(seed)
         model = make_model().to(device).train()
-        losses = _losses(model, vocab_size, symbols, n_tokens, steps, batch_size, learning_rate, seed, device)
-    return _verdict(losses, math.log(symbols))
+        losses = _losses(model, vocab_size, symbols, n_tokens, steps, batch_size, learning_rate, seed, device, within)
+    return _verdict(name, losses, math.log(len(symbols)))
 
 
-def _losses(model, vocab_size, symbols, n_tokens, steps, batch_size, learning_rate, seed, device) -> Tensor:
+def _losses(model, vocab_size, symbols, n_tokens, steps, batch_size, learning_rate, seed, device, within) -> Tensor:
     """(n, T - 1): nats of each prediction in the second half of the training, each before the model saw its target."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     if not parameters:
@@ -69,8 +75,10 @@ def _losses(model, vocab_size, symbols, n_tokens, steps, batch_size, learning_ra
     optimiser = torch.optim.AdamW(parameters, lr=learning_rate)
     draw, kept = torch.Generator().manual_seed(seed), []
     for step in range(steps):
-        tokens = torch.randint(symbols, (batch_size, n_tokens), generator=draw).to(device)
-        logits = check_logits(model(tokens), tokens, vocab_size)[:, :-1].float()
+        tokens = symbols[torch.randint(len(symbols), (batch_size, n_tokens), generator=draw)].to(device)
+        with within():
+            out = model(tokens)
+        logits = check_logits(out, tokens, vocab_size)[:, :-1].float()
         loss = F.cross_entropy(logits.transpose(1, 2), tokens[:, 1:], reduction="none")
         if step >= steps // 2:
             kept.append(loss.detach().double().cpu())
@@ -81,8 +89,8 @@ def _losses(model, vocab_size, symbols, n_tokens, steps, batch_size, learning_ra
     return torch.cat(kept)
 
 
-def _verdict(losses: Tensor, entropy: float) -> LeakTest:
-    name, mean = "entropy_canary", float(losses.mean())
+def _verdict(name: str, losses: Tensor, entropy: float) -> LeakTest:
+    mean = float(losses.mean())
     if not math.isfinite(mean):
         return LeakTest(name, False, detail="the loss on random tokens is not finite")
     slack = DEVIATIONS * float(losses.std()) / math.sqrt(losses.numel())

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from attnzoo.checks.leak_rounding import explained
 from attnzoo.errors import RequestError
 
 
@@ -51,15 +52,16 @@ class Worst:
     def leaks(self) -> bool:
         return self.position >= 0
 
-    def see(self, move: Tensor, cut: int) -> None:
-        """move (B, n): how far logits that must stand still moved when tokens from ``cut`` on were changed."""
+    def see(self, move: Tensor, cut: int, first_row: int = 0) -> None:
+        """move (B, n): how far logits that must stand still moved when tokens from ``cut`` on were changed, in the rows
+        from ``first_row`` on."""
         if not move.numel():
             return
         self.largest = max(self.largest, float(move.max()))
         rows, positions = (move > self.allowed).nonzero(as_tuple=True)
         if len(positions) and (not self.leaks or int(positions.min()) < self.position):
             first = int(positions.argmin())
-            self.position, self.row, self.cut = int(positions[first]), int(rows[first]), cut
+            self.position, self.row, self.cut = int(positions[first]), first_row + int(rows[first]), cut
 
     def result(self, name: str, good: str, bad: str) -> LeakTest:
         if self.leaks:
@@ -70,7 +72,7 @@ class Worst:
 @dataclass
 class Subject:
     """The callable with its base tokens (B, T) and their logits (B, T, V); rounding may change them by ``bound``,
-    which is ``rounding`` times the largest."""
+    which is ``rounding`` times the largest. ``training_batch``: sequences in a batch while it trains."""
 
     logits_fn: Callable[[Tensor], Tensor]
     modules: list[nn.Module]
@@ -84,6 +86,7 @@ class Subject:
     dtype: torch.dtype
     seed: int
     draw: torch.Generator
+    training_batch: int
 
     @property
     def n_tokens(self) -> int:
@@ -104,7 +107,11 @@ class Subject:
         torch.manual_seed(self.seed)
         return check_logits(self.logits_fn(tokens), tokens, self.vocab_size)
 
-    def replace(self, where: slice | int, rows: slice = slice(None)) -> Tensor:
+    def explained(self, tokens: Tensor, computed: Tensor) -> float:
+        """What more than the usual bound rounding may do to the logits ``computed`` of these tokens; see there."""
+        return explained(self.run, self.modules, tokens, computed, torch.finfo(self.dtype).eps, self.seed)
+
+    def changed(self, where: slice | int, rows: slice = slice(None)) -> Tensor:
         """The base tokens with each token ``where`` replaced by another one."""
         tokens = self.tokens.clone()
         chosen = tokens[rows, where]
@@ -112,9 +119,14 @@ class Subject:
         tokens[rows, where] = (chosen + step) % self.vocab_size
         return tokens
 
-    def moved(self, tokens: Tensor, base: Tensor | None = None) -> Tensor:
+    def moved(self, tokens: Tensor) -> Tensor:
         """(B, T): how far the logits of ``tokens`` lie from the base ones; 0 only where they are bitwise equal."""
-        return distance(self.run(tokens), self.logits if base is None else base)
+        return distance(self.run(tokens).detach(), self.logits)
+
+    def of_rows(self, n_rows: int) -> Subject:
+        """The same with other base tokens, ``n_rows`` of them, whose logits are computed here."""
+        tokens = torch.randint(self.vocab_size, (n_rows, self.n_tokens), generator=self.draw).to(self.tokens.device)
+        return replace(self, tokens=tokens, logits=self.run(tokens).detach())
 
 
 def distance(new: Tensor, old: Tensor) -> Tensor:
@@ -126,14 +138,14 @@ def distance(new: Tensor, old: Tensor) -> Tensor:
 
 
 def check_logits(logits: Any, tokens: Tensor, vocab_size: int) -> Tensor:
-    """The logits, if they are floats (B, T, V).
+    """A copy of the logits, if they are floats (B, T, V): the next call may write into the same memory.
 
     Raises:
         RequestError: they are something else.
     """
     expected = (*tokens.shape, vocab_size)
     if isinstance(logits, Tensor) and tuple(logits.shape) == expected and logits.is_floating_point():
-        return logits
+        return logits.clone()
     got = f"{logits.dtype} {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
     raise RequestError(
         "the callable must return logits (B, T, V)",

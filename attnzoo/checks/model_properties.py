@@ -28,7 +28,7 @@ class Model:
     draw: torch.Generator
 
     def __call__(self, tokens: Tensor, **how: Any) -> Tensor:
-        return self.fn(tokens, **how)
+        return self.fn(tokens, **how).clone()  # the next call may write into the same memory
 
     def tokens(self, *shape: int) -> Tensor:
         return torch.randint(self.vocab_size, shape, generator=self.draw).to(self.device)

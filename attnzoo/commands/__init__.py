@@ -88,6 +88,8 @@ def print_json(value: Any) -> None:
 
 
 def failed(record: dict[str, Any]) -> bool:
-    """Whether a run that was done shows something wrong: it broke, it leaks, or its backend computes something else."""
-    verdicts = [record.get(part, {}).get("passed") for part in ("leak", "correct")]
+    """Whether a run that was done shows something wrong: it broke, it leaks, decodes differently, or computes something else."""
+    verdicts = [record.get(part, {}).get("passed") for part in ("leak", "correct", "decoding")]
+    leak = record.get("leak", {}).get("tests", [])
+    verdicts += [test["passed"] for test in leak if test["name"] == "decoding" and not test["skipped"]]
     return record["status"] not in ("ok", "refused") or False in verdicts

@@ -50,7 +50,7 @@ def run(arguments: Namespace) -> int:
         print_json(report.to_dict())
     else:
         print(report)
-    return int(not report.passed)
+    return int(bool(report.failed) or not report.passed)
 
 
 def _from_disk(folder: str) -> tuple[Any, int, int, Callable[[], Any]]:

@@ -118,7 +118,8 @@ def summary_line(record: Record) -> str:
         parts.append(f"{quality['val_bits_per_byte']:.3f} bits per byte")
     parts += [f"{task} {accuracy:.2f}" for task, accuracy in quality.get("task_accuracy", {}).items()]
     if "leak" in record:
-        parts.append("no leak" if record["leak"]["passed"] else "LEAKS")
+        leak = record["leak"]
+        parts.append(leak.get("verdict", "leaks" if not leak["passed"] else "no leak").replace("leaks", "LEAKS"))
     return ", ".join([*parts, f"{record['environment']['seconds']:.0f} s"])
 
 

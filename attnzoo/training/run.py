@@ -26,7 +26,8 @@ from attnzoo.model.config import AttentionConfig, attention_of_layers, positions
 from attnzoo.model.lm import hidden_width
 from attnzoo.model.weights import save_weights
 from attnzoo.tasks import Task, build_task
-from attnzoo.training.after import correctness, costs, leaks, sample
+from attnzoo.training.after import correctness, costs, decoding_differs, leaks, sample
+from attnzoo.training.apart import apart
 from attnzoo.training.config import RunConfig, to_dict
 from attnzoo.training.fit import Fitted, fit
 from attnzoo.training.folder import RunFolder
@@ -116,6 +117,7 @@ def stages(run: Run) -> None:
         fitted = train_main(run)
     record.quality = quality(fitted, run.task)
     record.kernel_resolved = run.model.kernel
+    warn(record, apart(run.model, run.task, cfg.trainer, record.quality, run.device, run.precision))
     save_weights(run.model, run.folder.weights, {"config_hash": record.config_hash})
     if run.task.tokenizer is not None:
         record.quality.sample = sample(run.model, run.task, seed=cfg.seed)
@@ -126,10 +128,18 @@ def stages(run: Run) -> None:
     if cfg.measure.leak:
         with stage(record, "leak", aloud=cfg.trainer.progress):
             record.leak = leaks(run.model, run.task, cfg, run.device, run.precision)
+            warn(record, decoding_differs(record.leak))
     if cfg.measure.enabled:
         with stage(record, "cost", aloud=cfg.trainer.progress):
             record.correct = correctness(cfg, run.device)
             record.cost = costs(run.model, run.task, cfg, run.device, run.precision)
+
+
+def warn(record: Record, sentences: list[str]) -> None:
+    """Put what a reader must see into the record's ``warnings``, each sentence once."""
+    for sentence in sentences:
+        if sentence not in record.setdefault("warnings", []):
+            record.warnings.append(sentence)
 
 
 @contextmanager

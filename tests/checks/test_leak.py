@@ -17,6 +17,7 @@ from leaky_models import (
     T,
     TinyLM,
     V,
+    causal,
     found,
     lm,
     longer_is_bidirectional,
@@ -187,3 +188,124 @@ def test_a_model_that_does_not_read_the_past_is_said_to():
     report = leak_test(lambda tokens: table[tokens], vocab_size=V, n_tokens=T)
     assert report.passed
     assert report["reads_the_past"].skipped
+
+
+# -- what trains is what is tested ---------------------------------------------------------------------------------------
+
+
+def unmasked_where(condition):
+    """A model whose attention drops its mask where ``condition`` (model, q) holds."""
+    model = TinyLM()
+    model.mix = lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=not condition(model, q))
+    return model
+
+
+ONLY = {
+    "while gradients are recorded": (lambda model, q: torch.is_grad_enabled(), "recording_gradients"),
+    "while it trains": (lambda model, q: model.training and torch.is_grad_enabled(), "training_mode"),
+    "in training beyond 40 tokens": (lambda model, q: model.training and q.shape[2] > 40, "training_mode"),
+    "in a batch of nine": (lambda model, q: q.shape[0] >= 9, "recording_gradients"),
+    "in a batch of nine while it trains": (lambda model, q: model.training and q.shape[0] >= 9, "training_mode"),
+    "in training without gradients": (lambda model, q: model.training and not torch.is_grad_enabled(), "training_mode"),
+}
+
+
+@pytest.mark.parametrize("when", ONLY)
+def test_a_mask_that_is_dropped_only_so_is_caught(when):
+    condition, by = ONLY[when]
+    report = leak_test(unmasked_where(condition), vocab_size=V, n_tokens=44, training_batch=9)
+    assert by in found(report), report
+    assert report.verdict == "leaks"
+    assert report[by].first_leaking_position is not None
+
+
+def test_a_mask_that_is_dropped_after_some_steps_is_caught():
+    steps = [0]
+
+    def late(model, q):
+        steps[0] += model.training
+        return model.training and steps[0] > 5
+
+    model = unmasked_where(late)
+    for _ in range(5):
+        model(torch.zeros(1, 4, dtype=torch.long))
+    assert found(leak_test(model, vocab_size=V, n_tokens=T)) == {"training_mode"}
+
+
+def test_a_mask_that_is_dropped_under_autocast_is_caught_where_the_callable_uses_it():
+    model = unmasked_where(lambda model, q: torch.is_autocast_enabled("cpu"))
+
+    def low(tokens):
+        with torch.autocast("cpu", torch.bfloat16):
+            return model(tokens)
+
+    assert leak_test(model, vocab_size=V, n_tokens=T).passed
+    assert {"suffix_perturbation", "training_mode"} <= found(leak_test(low, vocab_size=V, n_tokens=T))
+
+
+def test_one_future_key_of_one_row_is_caught_while_it_trains():
+    """Only the gradient of each logit looks at every position then."""
+    leaky, model = MIXES["one_future_key_in_one_row"], TinyLM()
+    model.mix = lambda q, k, v: (leaky if model.training else causal)(q, k, v)
+    report = leak_test(model, vocab_size=V, n_tokens=T)
+    assert found(report) == {"training_mode"}
+    assert f"logit {LATE} saw token {LATE + 1}" in report["training_mode"].detail
+
+
+def test_a_row_far_down_the_batch_is_looked_at():
+    model = TinyLM()
+    model.front = lambda m, tokens, h: torch.cat([h[:8], h[8:] + 0.1 * h[8:].roll(-1, 1)])
+    assert leak_test(model, vocab_size=V, n_tokens=T).passed
+    report = leak_test(model, vocab_size=V, n_tokens=T, training_batch=9)
+    assert {"recording_gradients", "training_mode"} <= found(report)
+    assert "of row 8" in report["recording_gradients"].detail
+
+
+# -- right models that looked as if nothing could be told ------------------------------------------------------------------
+
+
+def strictly_causal(m, tokens, h):
+    """Sums of the tokens before, without the own one: the last token is read by nobody."""
+    return h.cumsum(1) - h
+
+
+def centred(m, tokens, h):
+    """Less the mean so far: exactly 0 at the first token, whose logits see nothing."""
+    return h - h.cumsum(1) / torch.arange(1, h.shape[1] + 1)[:, None]
+
+
+@pytest.mark.parametrize("front", [strictly_causal, centred])
+def test_a_right_model_in_which_some_logits_see_nothing_passes(front):
+    report = leak_test(TinyLM(front=front), vocab_size=V, n_tokens=T, exact=True)
+    assert report.passed, report
+    assert not report.failed
+
+
+@pytest.mark.parametrize("leaky", [False, True])
+def test_logits_in_memory_that_the_next_call_overwrites(leaky):
+    model, held = TinyLM(mix=MIXES["one_key_too_far"] if leaky else None), {}
+
+    def reused(tokens):
+        logits = model(tokens)
+        held.setdefault(logits.shape, torch.empty_like(logits)).copy_(logits.detach())
+        return held[logits.shape]
+
+    report = leak_test(reused, vocab_size=V, n_tokens=T, model=model)
+    assert report.passed is not leaky, report
+    if leaky:
+        assert {"suffix_perturbation", "single_token", "training_mode"} <= found(report)
+
+
+# -- verdicts ------------------------------------------------------------------------------------------------------------
+
+
+def test_each_kind_of_fault_has_its_own_verdict():
+    assert leak_test(TinyLM(), vocab_size=V, n_tokens=T).verdict == "no leak"
+    assert leak_test(PLANTED["one_key_too_far"], vocab_size=V, n_tokens=T).verdict == "leaks"
+    draws = leak_test(TinyLM(front=lambda m, tokens, h: F.dropout(h, 0.1)), vocab_size=V, n_tokens=T, cuts=[5])
+    assert draws.verdict in ("evaluation draws", "leaks")
+    assert leak_test(TinyLM(front=lambda m, tokens, h: h / 0), vocab_size=V, n_tokens=T).verdict == "not finite"
+    constant = torch.randn(V)
+    dead = leak_test(lambda tokens: constant.expand(*tokens.shape, V), vocab_size=V, n_tokens=T)
+    assert dead.verdict == "proves nothing"
+    assert not dead.passed
