@@ -28,10 +28,14 @@ A picture is the matrix that multiplies the values, by the float64 definition, o
 as query and key: left what is read at all, right how much, over each row's largest weight, orange where negative. Windows and
 blocks are cut down to fit. `attnzoo show NAME KEY=VALUE` draws the same for other options and lengths.
 
+A card is about a rule. What stands around it is the same layer for all, whatever a publication has: QK-norm (`model.qk_norm`, on
+by default), no biases, values as wide as keys; off by default are the causal convolution (`model.short_conv`, no activation
+behind it), the norm of each head's output (`model.head_norm`) and its gate (`model.output_gate`, a sigmoid). An MLP follows.
+
 ## What each can honour
 
-What is not marked is refused, with the reason (scale: `model.scale`; mla: its latent keys, and `model.scale=log_n`). Time and
-memory are of a training step, state is of decoding; each as it grows with T.
+What is not marked is refused, with the reason (scale: `model.scale`; mla: its latent keys, and `model.scale=log_n`). Positions
+are those that `positions=auto` gives. Time and memory are of a training step, state is of decoding; each as it grows with T.
 """
 
 
@@ -62,7 +66,18 @@ def matrix(classes: dict[str, type]) -> Iterator[str]:
     from attnzoo.commands.list import growth
     from attnzoo.masks import FIELDS
 
-    titles = ["backend", *sorted(FIELDS), *MARKED, "dtypes", "runs on", "trains on", "time", "memory", "state"]
+    titles = [
+        "backend",
+        *sorted(FIELDS),
+        *MARKED,
+        "positions",
+        "dtypes",
+        "runs on",
+        "trains on",
+        "time",
+        "memory",
+        "state",
+    ]
     yield f"| {' | '.join(title.replace('_', ' ') for title in titles)} |"
     yield f"|---|{':-:|' * (len(titles) - 1)}"
     for name, cls in classes.items():
@@ -70,7 +85,7 @@ def matrix(classes: dict[str, type]) -> Iterator[str]:
         cells = [name in can.masks for name in sorted(FIELDS)] + [getattr(can, key) for key in MARKED.values()]
         dtypes = [str(dtype).removeprefix("torch.") for dtype in can.dtypes]
         places = [dtypes if set(dtypes) != set(DTYPES) else ["all"], can.devices, can.training_devices]
-        words = [*("✓" if cell else "" for cell in cells), *map(", ".join, places)]
+        words = [*("✓" if cell else "" for cell in cells), can.positions, *map(", ".join, places)]
         words += [growth(exponent) for exponent in (can.time, can.memory, can.state)]
         yield f"| [{name}](#{name}) | {' | '.join(words)} |"
 
@@ -82,7 +97,8 @@ def card(name: str, cls: type) -> str:
     if missing:
         raise SystemExit(f"the docstring of {name} lacks {', '.join(sorted(missing))}")
     lines = [f"## {name}", parts["title"], f"![{name}: who reads whom, and how much](zoo/{name}.svg)", parts["body"]]
-    points = {label: words for label, words in parts.items() if label in LABELS} | {"Refuses": refused(cls)}
+    points = {label: words for label, words in parts.items() if label in LABELS}
+    points |= {"Memory at first": memory(cls), "Positions": positions(cls), "Refuses": refused(cls)}
     lines.append("\n".join(f"- **{label}**: {words}" for label, words in points.items() if words))
     lines.append(f"Source: {linked(cls.source)}.{kernels(cls)}")
     lines += ["\n".join(options(name, cls))]
@@ -99,6 +115,19 @@ def sections(cls: type) -> dict[str, str]:
     for label, words in zip(pieces[1::2], pieces[2::2], strict=True):
         found[label] = markdown(words.removeprefix(":").strip())
     return found
+
+
+def memory(cls: type) -> str:
+    """How long the gates remember before training, with the default options."""
+    tokens = cls.initial_memory(cls.Options())
+    if tokens is None:
+        return ""
+    return f"{f'{tokens:.1f}' if tokens < 10 else round(tokens)} tokens until 1/e is left, at the median of heads and channels."
+
+
+def positions(cls: type) -> str:
+    """What ``positions=auto`` gives it, where that is not rope."""
+    return "" if cls.capabilities.positions == "rope" else f"{cls.capabilities.positions}, by `positions=auto`."
 
 
 def refused(cls: type) -> str:

@@ -245,6 +245,8 @@ def test_list_and_doctor_speak_json(capsys: pytest.CaptureFixture) -> None:
     assert (rows["sdpa"]["here"], rows["flex"]["here"], rows["xformers"]["here"]) == ("training", "inference", "none")
     assert rows["xformers"]["why_not"]
     assert (rows["linear"]["state"], rows["linear"]["options"]) == (0.0, {"chunk": 128})
+    assert [rows[name]["positions"] for name in ("linear", "gla")] == ["rope", "none"]
+    assert (rows["linear"]["initial_memory"], round(rows["mamba2"]["initial_memory"])) == (None, 14)
     status = cli.main(["doctor", "--json"])
     found = json.loads(capsys.readouterr().out)
     assert status == int(bool(found["problems"]))

@@ -61,3 +61,33 @@ def test_what_is_not_declared_is_listed_as_refused():
     assert (
         script().refused(registry.get("linear")) == "the mask fields prefix, sinks, window; bias, dropout, scale, mla"
     )
+
+
+def test_a_card_says_how_long_gates_remember_and_what_positions_there_are():
+    from attnzoo import registry
+
+    cards = {name: script().card(name, registry.get(name)) for name in ("mamba2", "forgetting", "deltanet", "sdpa")}
+    assert "**Memory at first**: 14 tokens until" in cards["mamba2"]
+    assert "**Memory at first**: 1.4 tokens until" in cards["forgetting"]
+    assert ["**Memory" in card for card in cards.values()] == [True, True, False, False]
+    assert ["**Positions**: none" in card for card in cards.values()] == [True, True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("deltanet", ["1/sqrt(D)", "SiLU", "`model.head_norm`"]),
+        ("gated_deltanet", ["[0, 16\\]", "SiLU gate", "2 D channels"]),
+        ("mamba2", ["no skip D·X", "SiLU", "QK-norm"]),
+        ("retention", ["Σ\\_j \\|R\\_ij\\|", "no gradient", "`model.head_norm`", "xPos"]),
+        ("nsa", ["block's own last token"]),
+        ("differential", ["G \\< H", "eager"]),
+        ("mla", ["YaRN"]),
+        ("gla", ["half as wide"]),
+    ],
+)
+def test_a_card_names_what_a_publication_has_otherwise(name, words):
+    from attnzoo import registry
+
+    said = script().card(name, registry.get(name))
+    assert [word for word in words if word not in said] == []

@@ -65,7 +65,8 @@ class Based(Recurrent):
     Cost: time O(T·(n²/2·Dv + W·D)), memory O(T·n²/2). State: G·(1 + n + n(n+1)/2)·(Dv+1) float32 and a ring 2·W·G·D.
     Departures: the paper puts the two into alternating layers, with convolutions between; here one layer holds both.
     ``window=0`` is the paper's linear layer, to be alternated with sliding_window. W_q and W_k act on each head's q and k
-    (the paper projects x straight to n). Equal products of two channels are kept once, which halves the state.
+    (the paper projects x straight to n). The published layers have no positions: ``positions=auto`` gives rope, which turns q
+    and k before both. Equal products of two channels are kept once, which halves the state.
     Use: for more recall than a plain linear state gives, at a larger one of fixed size.
     """
 

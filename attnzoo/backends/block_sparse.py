@@ -65,7 +65,7 @@ class BlockSparse(WithLibraries):
     bigbird, and grows as T/(c·stride) for strided and fixed. State: 2·T·G·D (any past block may be read again).
     Departures: BigBird's global queries are left out (under a causal mask the first blocks already see all of their past);
     every head reads the same blocks, counted from the first slot (left padding and packing shift them); strided and fixed
-    work on blocks rather than tokens.
+    work on blocks rather than tokens, both of their parts in every head (the paper also gives them to layers or heads in turn).
     Use: for long sequences in which far tokens matter and a fixed choice of them is enough.
     """
 

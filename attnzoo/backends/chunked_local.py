@@ -35,7 +35,8 @@ class ChunkedLocal(WithLibraries):
     Cost: time and memory O(T·c); under plain causality the chunks are causal sequences of their own and no mask is built.
     State: the current chunk, 2·c·G·D, whatever T. Gives up every look across a chunk's edge: the first token of a chunk
     sees itself only, so layers of this kind need others beside them (Llama 4: three of four, with RoPE; the fourth sees
-    everything, without positions). Departure: chunks count from the first slot, also with left padding or documents.
+    everything, without positions). Departures: chunks count from the first slot, also with left padding or documents;
+    QK-norm comes before RoPE (in Llama 4 behind it, without a gain).
     Use: for the cheap layers of a hybrid, beside layers that see everything.
     """
 

@@ -37,6 +37,8 @@ class Differential(Attention):
     each query with the other half set to 0.
     Cost: time O(Tq·Tk), memory O(T) (a mask that is not plain causality densely, as in sdpa). State: 2·T·G·D.
     Not on mla: its two products of half heads cannot both be read from one query carried into the latent space.
+    With G < H the halves of a query head read the halves of its key head, as in the authors' code for flash attention; in
+    their eager code both may read one half.
     Departures: lambda_init is the same in every layer, by option (the paper: 0.8 - 0.6·exp(-0.3·(layer - 1)), and 0.8
     throughout in its ablation); the norm has no gain of its own, which the output projection takes in. No dropout.
     Use: where weight spread over irrelevant tokens is what hurts, as in retrieval from long contexts.

@@ -38,7 +38,8 @@ class DilatedWindow(WithLibraries):
     Cost: time and memory O(T·W): tokens whose positions are equal mod r form r sequences, each with a plain window.
     State: a ring of W·r keys and values, 2·W·r·G·D, whatever T; a step reads W of them.
     Gives up every look at a distance that is no multiple of r: tokens of different residues never meet in a layer of
-    this kind alone. Departure: every head has the same r (the paper also mixes dilations over heads and layers).
+    this kind alone. Departure: every head has the same r (the paper also mixes dilations over heads and layers,
+    and has global tokens).
     Use: for a longer reach at a window's cost, beside layers with plain windows.
     """
 

@@ -51,7 +51,8 @@ class Forgetting(Attention):
     What lies between a key and the query pushes its score down. Padding forgets nothing; documents start anew.
     Cost: time O(T²), memory O(T·tile), no T² matrix. State: 2·T·G·D, and log f in float32, T·H. Sums of log f are taken
     in float64 and rounded once they are relative to a query nearby. Needs a causal mask without a prefix.
-    Departure: the rule alone; the paper's larger block ("Pro") adds QK-norm, an output gate and shifted keys and values.
+    Departures: QK-norm, on by default, is the paper's larger block's ("Pro") alone; that one's output gate and norm are
+    ``model.output_gate`` and ``model.head_norm``, and it also mixes keys and values with those of the token before.
     Use: for softmax attention with a learned recency, also in place of positions.
     """
 

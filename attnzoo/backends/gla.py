@@ -33,7 +33,9 @@ class GLA(Recurrent):
 
     S_t = Diag(α_t) S_{t-1} + k_t v_t^T, O_t = s S_t^T q_t, α_t = σ(x_t W_1 W_2 + b)^(1/τ), s = 1/sqrt(D).
     Cost: time O(T·D·Dv), memory O(T); the decay inside a chunk takes log2(chunk) passes over the keys. State: G·D·Dv float32.
-    Departures: the norm and the gate on the output are the layer's business; with G < H the gates belong to the key/value heads.
+    Departures: the norm of the output (``model.head_norm``) and its gate (``model.output_gate``, a sigmoid where theirs is a
+    swish) are off by default; q and k are as wide as v (half as wide); QK-norm, on by default (the paper has none). With
+    G < H the gates belong to the key/value heads.
     Use: for a state that forgets by content, channel by channel.
     """
 

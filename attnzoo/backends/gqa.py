@@ -13,6 +13,7 @@ class GQA(FusedSoftmax):
     O_h = softmax(Q_h K_g^T / sqrt(D) + M) V_g, g = h // (H/G).
     Cost: as sdpa. State: 2·T·G·D, H/G times smaller than with G = H.
     Where H is not a multiple of 4 the default is G = 1.
+    Departure: the model is trained so from the start; the paper goes on from a model with G = H, its heads averaged.
     Use: where the cache, or reading it, dominates decoding; its paper reports quality near that of G = H.
     """
 

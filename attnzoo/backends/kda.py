@@ -28,10 +28,11 @@ class KDAOptions(DecayOptions):
 class KDA(DeltaRule):
     """The delta rule with a decay of each key channel, computed from x.
 
-    S_t = (I - β_t k_t k_t^T) Diag(α_t) S_{t-1} + β_t k_t v_t^T, O_t = S_t^T q_t, q and k of length 1,
-    α_t = exp(-A softplus(x_t W_1 W_2 + b)), D numbers a head, β_t = σ(x_t w).
+    S_t = (I - β_t k_t k_t^T) Diag(α_t) S_{t-1} + β_t k_t v_t^T, O_t = s S_t^T q_t, q and k of length 1, s = 1,
+    α_t = exp(-A Δ_t), Δ_t = softplus(x_t W_1 W_2 + b), D numbers a head, β_t = σ(x_t w + b_β).
     Cost: time O(T·D·(Dv + chunk)), memory O(T); the decay inside a chunk takes log2(chunk) passes over the keys.
-    State: G·D·Dv float32, whatever T. Departures: as deltanet's, and no gate on the output.
+    State: G·D·Dv float32, whatever T. Departures: as deltanet's; the sigmoid gate of low rank behind
+    the norm of the output is here ``model.output_gate``, of full rank and off by default.
     Use: as gated_deltanet, where channels should fade at rates of their own.
     """
 

@@ -30,7 +30,9 @@ class Linear(Recurrent):
 
     O_i = φ(q_i) Σ_{j≤i} φ(k_j) v_j^T / φ(q_i) Σ_{j≤i} φ(k_j); the keys are not scaled. Not an approximation of softmax.
     Cost: time O(T·D·Dv), memory O(T). State: G·D·(Dv+1) float32, whatever T. Computed in chunks, states and sums in float32.
-    Departure: where the sum of all φ(k) in sight is below 1e-30 (keys below about -69) the output is 0.
+    Departures: where the sum of all φ(k) in sight is below 1e-30 (keys below about -69) the output is 0; the paper adds
+    positions to the embeddings (``positions=sinusoidal`` or learned), where rope turns q and k before φ; QK-norm, on by
+    default (the paper has none).
     Use: for a constant state and linear time, where recalling single far tokens matters little.
     """
 

@@ -14,11 +14,16 @@ class Mamba2(Recurrent):
     """The SSD form of Mamba-2: a scalar decay of each head and a step Δ, both computed from x.
 
     S_t = α_t S_{t-1} + Δ_t k_t v_t^T, O_t = s S_t^T q_t, α_t = exp(-A Δ_t), Δ_t = softplus(x_t w + b);
-    q, k and v are the paper's C, B and X.
+    q, k and v are the paper's C, B and X. Δ both writes and forgets: what it forgets more slowly by a smaller Δ it also hardly
+    writes, so slow gates want a small A.
     Cost: time O(T·D·Dv), memory O(T). State: G·D·Dv float32, whatever T.
-    Departures: s = 1/sqrt(D) (the paper has 1); k belongs to its head instead of being shared by all; the skip D·X, the
-    norm, the gate and the convolution of the Mamba block are the layer's business.
-    Use: for a state that forgets by content, at one number a head and token.
+    Departures: s = 1/sqrt(D) (the paper has 1); q and k belong to their head (the paper's are shared by all); no skip D·X;
+    QK-norm, on by default (the paper has none). Of the Mamba block around it: the convolution (``model.short_conv``) has no
+    SiLU and no bias and is off by default; the gate (``model.output_gate``) is a sigmoid behind the norm of each head
+    (``model.head_norm``), where theirs is a SiLU before a norm over all; v has C channels, not 2 C, and an MLP follows.
+    Use: for a state that forgets by content, at one number a head and token. In the published ranges it forgets within a dozen
+    tokens before training: a small model then learns no recall over longer distances, with A = 0.001 and Δ = 1 it does
+    (experiments/README.md).
     """
 
     Options = DecayOptions

@@ -39,7 +39,8 @@ class MoBA(PastBlocksAttention):
     Cost: time O(T·(k + 1)·c·D) and T²/(2c)·D for the affinities, which have no backward and overtake at T ≈ 12·(k + 1)·c²;
     memory O(T·(k + 1)·D), of which O(T·D) is kept for the backward pass.
     State: 2·T·G·D, as any past block may be read again, and T/c·G·D mean keys in float64.
-    Departures: the paper's k counts the own block; a score bias moves the softmax and not the choice; blocks count from the
+    Departures: the paper's k counts the own block, and its models leave the last layers to full attention
+    (``model.attention_pattern``); a score bias moves the softmax and not the choice; blocks count from the
     first slot, also with left padding or documents.
     Use: for long sequences of which each token needs a few stretches in full, and which ones depends on the token.
     """

@@ -71,8 +71,10 @@ class NSA(PastBlocksAttention):
     State: 2·T·G·D, as any past block may be read again, and 2·T/c·G·D summaries in float64; on mla, where every head has
     keys of its own, the latents and 2·T/c·H·(r + Dr) summaries of them, as each head compresses in its own way.
     Departures: blocks do not overlap and are chosen as they are compressed (the paper: stride 16, 32 compressed, 64 chosen);
-    the compression is linear and knows no positions (an MLP with positions); one k and v serve the three branches (three);
-    no first or last blocks are always chosen, the own one aside; blocks count from the first slot.
+    the compression is linear and knows no positions (an MLP with positions); gates are a linear map (an MLP); one k and v
+    serve the three branches (three); a finished block's summary is visible from the next block on, where fla's kernel shows it
+    to the block's own last token already; no first or last blocks are always chosen, the own one aside; blocks count from the
+    first slot.
     Use: for long sequences that need the whole past in outline, a few stretches of it in full, and what is near.
     """
 

@@ -51,9 +51,10 @@ class Performer(Recurrent):
     unbiased for exp(s q·k) before the division, with a variance that grows as exp(s |q + k|²).
     Cost: time O(T·m·Dv), memory O(T·m). State: G·(m·(Dv+1) + 1) float32, whatever T. The sums are kept in units of the
     largest key feature so far, so that no key overflows and none that matters is lost; that is exact, not a stabiliser.
-    Departures: the directions are drawn once (the paper may redraw them in training) and shared by all heads and layers;
-    a weight below e^-87 of the largest possible may be lost, and where the sum of all is below e^-69 (|q| and |k| in the
-    tens, pointing apart) the output is 0.
+    Departures: positions are added to the embeddings in the paper (rope turns q and k before the features, so that it
+    estimates softmax with rope); the directions are drawn once (the paper may redraw them in training) and shared by all heads
+    and layers; a weight below e^-87 of the largest possible may be lost, and where the sum of all is below e^-69 (|q| and |k|
+    in the tens, pointing apart) the output is 0.
     Use: to approximate softmax attention itself while queries and keys stay short.
     """
 

@@ -32,8 +32,12 @@ class Retention(Recurrent):
     O_i = Σ_{j≤i} R_ij v_j / max(|Σ_j R_ij|, 1), R_ij = s q_i·k_j γ^(i-j) / sqrt(Σ_{m≤i} γ^(i-m)), s = 1/sqrt(D);
     without ``normalise`` O_i = Σ_{j≤i} s q_i·k_j γ^(i-j) v_j.
     Cost: time O(T·D·Dv), memory O(T). State: G·D·(Dv+1) float32 (G·D·Dv without ``normalise``), whatever T.
-    Departures: the group norm and gate on the output and the xPos rotation are the layer's business; with G < H the
-    decays are those of the key/value heads.
+    It fades to 1/e in some 32·2^h tokens in head h.
+    Departures: the released code divides by max(Σ_j |R_ij|, 1), through which no gradient flows, where this follows the
+    paper's text; and in both it is the norm of each head's output that takes the scale away: ``model.head_norm``, off by
+    default, without which the model is another. The swish gate is ``model.output_gate``, a sigmoid, off by default; rope
+    stands for xPos; v has D channels, not 2 D; QK-norm, on by default (the paper has none). With G < H the decays are those
+    of the key/value heads.
     Use: as the simplest decayed state, without gates or parameters.
     """
 

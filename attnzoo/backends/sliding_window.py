@@ -31,6 +31,8 @@ class SlidingWindow(WindowAttention):
     O_i = Σ_j A_ij v_j, A_i the softmax of q_i·k_j / sqrt(D) over these j.
     Cost: time and memory O(T·W), in blocks of queries that read their own and the previous key blocks.
     State: a ring of W keys and values, 2·W·G·D, whatever T. Gives up every direct look further back than W - 1 tokens.
+    Departures: Longformer's global tokens and windows that differ from layer to layer are left to the mask's sinks and to
+    ``model.attention_pattern``.
     Use: for long texts whose needs are local, or alternated with layers that see everything.
     """
 

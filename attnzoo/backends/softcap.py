@@ -34,6 +34,7 @@ class Softcap(WithLibraries):
 
     A score bias is added after the cap, so that positions keep their full range.
     Cost: time O(T²), memory O(T·tile), no T² matrix. State: 2·T·G·D.
+    Departure: scores alone are capped; Gemma 2 caps the model's logits too, at 30.
     Use: where logits grow in training until half precision or the softmax saturates.
     """
 

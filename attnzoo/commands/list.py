@@ -36,7 +36,8 @@ def run(arguments: Namespace) -> int:
 
 def describe(name: str, device: str) -> dict[str, Any]:
     """One backend as plain values; ``here``: training, inference or none; ``why_not``: the reasons against training;
-    ``absent``: kernels whose library is not there, or not for this device."""
+    ``absent``: kernels whose library is not there, or not for this device; ``positions``: what positions=auto gives;
+    ``initial_memory``: tokens until gates as they start have faded to 1/e, null where none do."""
     from attnzoo import registry
     from attnzoo.kernels.optional import LIBRARIES, missing
 
@@ -55,6 +56,8 @@ def describe(name: str, device: str) -> dict[str, Any]:
         "absent": [
             kernel for kernel in cls.kernels if kernel in LIBRARIES and missing(kernel, device.partition(":")[0])
         ],
+        "positions": can.positions,
+        "initial_memory": cls.initial_memory(cls.Options()),
         "options": {key: value for key, value in vars(cls.Options()).items() if key != "kernel"},
         "time": can.time,
         "memory": can.memory,
@@ -79,6 +82,7 @@ def _print(rows: list[dict[str, Any]], broken: list[dict[str, str]], device: str
         "backend",
         "heads",
         "masks",
+        "positions",
         "kernels (absent)",
         "time",
         "memory",
@@ -93,7 +97,7 @@ def _print(rows: list[dict[str, Any]], broken: list[dict[str, str]], device: str
         kernels = ", ".join(f"({kernel})" if kernel in row["absent"] else kernel for kernel in own)
         exponents = [growth(row[key]) for key in ("time", "memory", "state")]
         here = HERE[row["here"]] + _escaped("; ".join(row["why_not"]))
-        table.add_row(row["name"], row["heads"], masks, kernels, *exponents, here, row["origin"])
+        table.add_row(row["name"], row["heads"], masks, row["positions"], kernels, *exponents, here, row["origin"])
     console.print(table, highlight=False)
     for plugin in broken:
         text = f"[red]{plugin['name']}[/] of {_escaped(plugin['origin'])} failed to import: {_escaped(plugin['error'])}"
