@@ -86,7 +86,7 @@ def default_folder(cfg: RunConfig) -> str:
     """The same settings find the same folder again; a comparison's does not depend on which cells it has."""
     values = to_dict(cfg)
     if isinstance(cfg, CompareConfig):
-        for key in ("attention", "seed", "backends", "seeds", "baseline", "jobs", "options"):
+        for key in ("attention", "seed", "backends", "seeds", "baseline", "jobs", "time_limit", "options"):
             del values[key]
         return f"runs/compare-{config_hash(values)[:6]}"
     return f"runs/{cfg.attention.name}-seed{cfg.seed}-{config_hash(values)[:6]}"

@@ -55,6 +55,18 @@ class Stopped(KeyboardInterrupt):
         self.signum, self.exit_status = signum, 128 + signum
 
 
+LONGEST_TEXT, MOST_REASONS = 600, 20
+
+
+def shortened(text: str, most: int = LONGEST_TEXT) -> str:
+    """The text, or its beginning and how much more there was: what a library raises may hold a whole tensor.
+
+    >>> shortened("0123456789" * 10, 10)
+    '0123456789 … (90 more characters)'
+    """
+    return text if len(text) <= most else f"{text[:most]} … ({len(text) - most} more characters)"
+
+
 SAME = {"gpu": "cuda"}
 """What people say for a choice that is spelt nothing like it."""
 

@@ -1,7 +1,7 @@
 """``python -m attnzoo.forkserver FD MODULE…``: load the modules once, then fork a process for each request on socket FD.
 
-The first message names what else is to be loaded; every other one is a request, and comes with four file descriptors: the
-line on which its end is told (and signals for it come), the socket to ask for more, its stdout and its stderr. See
+The first message names what else is to be loaded; every other one is a request, and comes with five file descriptors: the
+line on which its end is told (and signals for it come), the socket to ask for more, its stdin, stdout and stderr. See
 `attnzoo.processes`, which starts this.
 """
 
@@ -71,7 +71,7 @@ def serve(server: socket.socket) -> dict[str, Any] | None:
                         children.remove(child)
                         child.close(selector)
                     continue
-                asked, fds, *_ = socket.recv_fds(server, LARGEST, 4, socket.MSG_CMSG_CLOEXEC)
+                asked, fds, *_ = socket.recv_fds(server, LARGEST, 5, socket.MSG_CMSG_CLOEXEC)
                 if not asked:
                     return None
                 if not (pid := os.fork()):
@@ -119,11 +119,11 @@ class Child:
         self.line.close()
 
 
-def _become(request: dict[str, Any], line: int, server: int, out: int, err: int) -> dict[str, Any]:
+def _become(request: dict[str, Any], line: int, server: int, *files: int) -> dict[str, Any]:
     """In a child: its own output, signals, threads, and a way to ask for processes itself."""
     os.close(line)
     processes._server = socket.socket(fileno=server)
-    for fd, place in ((out, 1), (err, 2)):
+    for place, fd in enumerate(files):  # stdin, stdout, stderr
         os.dup2(fd, place)
         os.close(fd)
     signal.signal(signal.SIGINT, signal.default_int_handler)

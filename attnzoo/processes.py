@@ -7,6 +7,7 @@ starts a fresh one. Both run ``main(*arguments)`` of a module in a process of it
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import select
@@ -27,6 +28,8 @@ from attnzoo.errors import AttnzooError
 
 READY = "ready"
 GRACE_SECONDS = 10.0
+STACKS = getattr(signal, "SIGUSR1", None)
+"""The signal at which a process that called `show_stacks` tells where it is; there is none on Windows."""
 CAN_FORK = sys.platform == "linux" and hasattr(os, "pidfd_open")
 _server: socket.socket | None = None
 """Where to ask for a forked process. A process that was forked itself has it too, and may ask for more."""
@@ -45,33 +48,44 @@ class Process(Protocol):
 
 
 def start(
-    module: str, arguments: Sequence[str] = (), *, out: IO[bytes], err: IO[bytes], threads: int | None = None
+    module: str,
+    arguments: Sequence[str] = (),
+    *,
+    out: IO[bytes],
+    err: IO[bytes],
+    threads: int | None = None,
+    given: str = "",
 ) -> Process:
     """Run ``main(*arguments)`` of a module in a process of its own, which ends when the one that asked for it does.
 
     Args:
         out, err: files for what it prints.
         threads: CPU threads it may use, unless OMP_NUM_THREADS says so.
+        given: what it reads on standard input, which unlike its arguments nobody else can see.
     """
     if "OMP_NUM_THREADS" in os.environ:
         threads = None
-    if _server is not None:
-        return Forked(_server, {"module": module, "arguments": list(arguments), "threads": threads}, out, err)
-    limit = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
-    return subprocess.Popen(
-        [sys.executable, "-m", module, *arguments], stdin=subprocess.DEVNULL, stdout=out, stderr=err,
-        env={**_environment(), **limit, "ATTNZOO_PARENT": str(os.getpid())},
-    )  # fmt: skip
+    with tempfile.TemporaryFile() as put_in:
+        put_in.write(given.encode())
+        put_in.seek(0)
+        if _server is not None:
+            request = {"module": module, "arguments": list(arguments), "threads": threads}
+            return Forked(_server, request, put_in, out, err)
+        limit = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
+        return subprocess.Popen(
+            [sys.executable, "-m", module, *arguments], stdin=put_in, stdout=out, stderr=err,
+            env={**_environment(), **limit, "ATTNZOO_PARENT": str(os.getpid())},
+        )  # fmt: skip
 
 
 class Forked:
     """A process that the fork server started: it is the server's child, so that its end comes over a socket."""
 
-    def __init__(self, server: socket.socket, request: dict, out: IO[bytes], err: IO[bytes]) -> None:
+    def __init__(self, server: socket.socket, request: dict, *files: IO[bytes]) -> None:
         self.module = request["module"]
         self.line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            fds = [theirs.fileno(), server.fileno(), out.fileno(), err.fileno()]
+            fds = [theirs.fileno(), server.fileno(), *(file.fileno() for file in files)]
             try:
                 socket.send_fds(server, [json.dumps(request).encode()], fds)
             except OSError as error:
@@ -198,8 +212,21 @@ def _why_it_ended(child: subprocess.Popen, err: IO[bytes]) -> str:
     return f"loading ended with status {status}: {last_line(err) or 'it said nothing'}"
 
 
+def show_stacks() -> None:
+    """Print where this process was, on standard error, when it crashes in C, and each time it gets `STACKS`."""
+    faulthandler.enable()
+    if STACKS is not None:
+        faulthandler.register(STACKS, all_threads=True)
+
+
+def tail(file: IO[bytes], most: int = 2**22, since: int = 0) -> str:
+    """The end of a file, at most ``most`` bytes of it and nothing before the place ``since``."""
+    end = file.seek(0, os.SEEK_END)
+    file.seek(max(end - most, since, 0))
+    return file.read(most).decode(errors="replace")
+
+
 def last_line(file: IO[bytes]) -> str:
     """The last line that is not empty, '' where there is none."""
-    file.seek(0)
-    lines = [line.strip() for line in file.read().decode(errors="replace").splitlines()]
+    lines = [line.strip() for line in tail(file).splitlines()]
     return next(filter(None, reversed(lines)), "")

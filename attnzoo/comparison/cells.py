@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import os
-import signal
-import subprocess
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
-from attnzoo import processes
-from attnzoo.comparison.plan import Cell
-from attnzoo.files import write_text_atomic
+from attnzoo.comparison.children import Children, Ended
+from attnzoo.comparison.plan import FINISHED, Cell
+from attnzoo.comparison.rounds import keep_history
+from attnzoo.errors import RequestError
 from attnzoo.measure.record import Record
-from attnzoo.training.config import to_dict, to_yaml
+from attnzoo.training.config import to_dict
 
-LOG = "log.txt"
+LOG, MODULE = "log.txt", "attnzoo.training.__main__"
 Say = Callable[[Cell, Record, float], None]
 
 
-def run_cells(cells: Sequence[Cell], jobs: int, say: Say) -> None:
+def run_cells(cells: Sequence[Cell], jobs: int, say: Say, limit: float | None = None) -> None:
     """Run each cell to its record, ``jobs`` at a time; ``say`` hears of each as it ends, with the seconds its process took.
+
+    Args:
+        limit: seconds a cell may take; one that takes longer is stopped and has failed.
 
     Raises:
         KeyboardInterrupt: after the running cells were stopped and had written their records.
@@ -30,7 +32,7 @@ def run_cells(cells: Sequence[Cell], jobs: int, say: Say) -> None:
     threads = max((os.cpu_count() or 1) // jobs, 1) if jobs > 1 else None
     with ThreadPoolExecutor(max_workers=jobs) as pool:
         waiting: dict[Future[tuple[Record, float]], Cell] = {
-            pool.submit(_run, cell, children, threads): cell for cell in cells
+            pool.submit(_run, cell, children, threads, limit): cell for cell in cells
         }
         try:
             while waiting:
@@ -43,64 +45,86 @@ def run_cells(cells: Sequence[Cell], jobs: int, say: Say) -> None:
             raise
 
 
-class Children:
-    """The processes that are running, so that a stop reaches all of them."""
-
-    def __init__(self) -> None:
-        self.running: set[processes.Process] = set()
-        self.stopped = False
-
-    def call(self, module: str, arguments: Sequence[str], log: Path, threads: int | None = None) -> int:
-        """Run a module's ``main`` to its end, its output into ``log``; returns its exit status."""
-        with open(log, "wb") as out:
-            child = processes.start(module, arguments, out=out, err=out, threads=threads)
-        self.running.add(child)
-        try:
-            return child.wait()
-        finally:
-            self.running.discard(child)
-
-    def stop(self, grace_seconds: float = 20.0) -> None:
-        """Interrupt every child, and end those that do not stop in time."""
-        self.stopped = True
-        for child in list(self.running):
-            child.send_signal(signal.SIGINT)
-        for child in list(self.running):
-            try:
-                child.wait(grace_seconds)
-            except subprocess.TimeoutExpired:
-                child.kill()
-
-
-def _run(cell: Cell, children: Children, threads: int | None) -> tuple[Record, float]:
-    """One cell, and its seconds; a process that left no record gets a *failed* one with the reason."""
-    started = time.monotonic()
-    folder = cell.folder
+def _run(cell: Cell, children: Children, threads: int | None, limit: float | None) -> tuple[Record, float]:
+    """One cell, from where an earlier start of it got to, and its seconds. What its process did not say is put in."""
+    folder, path = cell.folder, cell.folder / "record.json"
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "record.json"
-    path.unlink(missing_ok=True)
-    write_text_atomic(folder / "config.yaml", to_yaml(cell.cfg))
-    status = children.call("attnzoo.training.__main__", [str(folder)], folder / LOG, threads)
-    seconds = time.monotonic() - started
-    if path.is_file():
-        return Record.load(path), seconds
-    record = Record(
-        status="interrupted" if children.stopped else "failed",
-        reasons=[_why(status, folder / LOG)],
-        attention=cell.cfg.attention.name,
-        options=cell.cfg.attention.options,
-        seed=cell.cfg.seed,
-        config_hash=cell.hash,
-        positions=to_dict(cell.cfg)["positions"]["name"],
-    )
-    record.save(path)
-    return record, seconds
+    earlier, stamp = _read(path), _stamp(path)
+    ended = children.call(
+        MODULE, [str(folder), "-"], folder / LOG,
+        given=json.dumps(to_dict(cell.cfg)), threads=threads, limit=limit,
+    )  # fmt: skip
+    written = _read(path) if _stamp(path) != stamp else None
+    record = _closed(cell, ended, earlier, written, stopped=children.stopped)
+    if earlier is not None:
+        keep_history(earlier, record)
+    if record != written:
+        record.save(path)
+    return record, ended.seconds
 
 
-def _why(status: int, log: Path) -> str:
-    if status == -signal.SIGKILL:
-        return "killed (SIGKILL): on Linux most often the answer to a machine out of memory"
-    if status < 0:
-        return f"ended by {signal.Signals(-status).name}"
-    with open(log, "rb") as said:
-        return f"exit status {status}: {processes.last_line(said) or 'it said nothing'} (see {log})"
+def _closed(cell: Cell, ended: Ended, earlier: Record | None, written: Record | None, *, stopped: bool) -> Record:
+    """The record of this start.
+
+    Args:
+        earlier: what stood in the folder before; never taken for what this start did, unless it says that it kept it.
+        written: what this start has written, which may be of its beginning.
+    """
+    if earlier is not None and written is None and ended.status == 0 and _is_finished(earlier, cell):
+        return earlier
+    if written is not None and _is_closed(written, ended):
+        record = Record(written)
+    else:
+        record = Record(_planned(cell) | _carried(cell, earlier) | (written or {}))
+        status = "interrupted" if stopped and ended.limit is None else "failed"
+        record.update(status=status, reasons=[ended.why])
+    if record["status"] == "failed" and not record.get("error"):
+        record["error"] = ended.error()
+    return record
+
+
+def _is_finished(earlier: Record, cell: Cell) -> bool:
+    return earlier["status"] in FINISHED and earlier.get("config_hash") == cell.hash
+
+
+def _is_closed(written: Record, ended: Ended) -> bool:
+    """Whether the record tells how this start ended: it was written at the end, and nothing stopped the process before."""
+    by_itself = ended.status >= 0 and ended.limit is None
+    return "end" in written.get("environment", {}) and (by_itself or written["status"] in FINISHED)
+
+
+def _carried(cell: Cell, earlier: Record | None) -> dict:
+    """What stays true of a cell whose new start has left no record: all of it, or what led here where it was to train on."""
+    if earlier is None:
+        return {}
+    same = earlier.get("config_hash") == cell.hash
+    kept = [key for key in earlier if key != "error"] if same else ("starts", "history", "cost_history")
+    return {key: earlier[key] for key in kept if key in earlier}
+
+
+def _planned(cell: Cell) -> dict:
+    """What is known of a cell that has said nothing."""
+    return {
+        "attention": cell.cfg.attention.name,
+        "options": cell.cfg.attention.options,
+        "seed": cell.cfg.seed,
+        "config_hash": cell.hash,
+        "positions": to_dict(cell.cfg)["positions"]["name"],
+    }
+
+
+def _stamp(path: Path) -> tuple[int, ...] | None:
+    """What changes whenever the file is written, which always makes a new one."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _read(path: Path) -> Record | None:
+    """The record, or None where there is none that can be read."""
+    try:
+        return Record.load(path)
+    except RequestError:
+        return None

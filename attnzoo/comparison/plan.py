@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,18 @@ from attnzoo.files import read_json, write_json_atomic
 from attnzoo.measure.record import Record, config_hash
 from attnzoo.model.config import hybrid_parts
 from attnzoo.redact import redacted, redacted_command
-from attnzoo.training.config import AttentionConfig, CompareConfig, LoggerConfig, RunConfig, to_dict
+from attnzoo.training.config import AttentionConfig, CompareConfig, LoggerConfig, RunConfig, load_config, to_dict
 
 PLAN = "comparison.json"
+NO_RESULT = ("trainer.progress", "trainer.resume", "trainer.restart")
 FINISHED = ("ok", "refused", "oom")
-"""A cell that ended so is kept; one that failed or was interrupted is done again."""
+"""A cell that ended so is kept; one that failed or was interrupted goes on from its checkpoint."""
 
-_MAY_CHANGE = ("backends", "seeds", "jobs", "baseline", "options", "attention", "seed", "run_dir", "logger")
+NOT_COMMON = ("run_dir", "logger", "jobs", "time_limit")
+"""What a later start in the same folder may set in another way."""
+_MAY_CHANGE = (*NOT_COMMON, "backends", "seeds", "baseline", "options", "attention", "seed")
+MAY_RISE = "trainer.max_steps"
+"""A larger one trains on from what there is."""
 
 
 @dataclass(frozen=True)
@@ -48,10 +53,14 @@ class Cell:
     def hash(self) -> str:
         return config_hash(to_dict(self.cfg))
 
+    @property
+    def starts_over(self) -> bool:
+        return getattr(self.cfg.trainer, "restart", False)
+
     def finished(self) -> Record | None:
-        """The record of an earlier start, where it ended and was of this very configuration."""
+        """The record of an earlier start, where it ended, was of this very configuration, and is not to be done again."""
         path = self.folder / "record.json"
-        if not path.is_file():
+        if self.starts_over or not path.is_file():
             return None
         record = Record.load(path)
         return record if record["status"] in FINISHED and record.get("config_hash") == self.hash else None
@@ -65,6 +74,7 @@ class Plan:
         common: dotted settings that a later start in the same folder must have too.
         jobs: cells trained at once.
         baseline: the variant that ratios refer to.
+        time_limit: seconds a cell may take, None for as long as it wants.
     """
 
     folder: Path
@@ -72,6 +82,7 @@ class Plan:
     common: dict[str, Any]
     jobs: int
     baseline: str
+    time_limit: float | None = None
 
     @property
     def logger(self) -> LoggerConfig:
@@ -90,7 +101,8 @@ def plan(cfg: CompareConfig) -> Plan:
     common = {"swept": [], **flat(to_dict(cfg), leave_out=_MAY_CHANGE)}
     check_same(folder, common)
     cells = [_cell(cfg, folder, name, seed) for name in cfg.backends for seed in cfg.seeds]
-    return Plan(folder, cells, common, cfg.jobs, cfg.baseline)
+    check_cells(folder, cells)
+    return Plan(folder, cells, common, cfg.jobs, cfg.baseline, cfg.time_limit)
 
 
 def write_plan(plan: Plan) -> None:
@@ -138,7 +150,7 @@ def cell_config(cfg: RunConfig, folder: Path, run: str, **own: Any) -> RunConfig
     shared: dict[str, Any] = {f.name: getattr(cfg, f.name) for f in fields(RunConfig)} | own
     shared |= {
         "run_dir": str(folder / run),
-        "trainer": replace(cfg.trainer, progress=False),
+        "trainer": replace(cfg.trainer, progress=False, resume=False),  # it goes on anyway
         "measure": replace(cfg.measure, timing=False),
         "logger": replace(cfg.logger, group=cfg.logger.group or folder.name, name=run),
     }
@@ -168,10 +180,39 @@ def check_same(folder: Path, asked: dict[str, Any]) -> None:
     differ = [
         f"{key}: there {there[key]}, asked for {value}"
         for key, value in sorted(asked.items())
-        if key in there and json.dumps(there[key]) != json.dumps(value)
+        if key in there and json.dumps(there[key]) != json.dumps(value) and not _may_follow(key, there[key], value)
     ]
     if differ:
         raise RequestError(f"run_dir={folder} holds another comparison; choose another folder or remove it", differ)
+
+
+def check_cells(folder: Path, cells: Sequence[Cell]) -> None:
+    """Refuse to put a cell over one of other settings, unless it is to start over.
+
+    Raises:
+        RequestError: each such cell, with what differs.
+    """
+    found = []
+    for cell in cells:
+        if cell.starts_over or not (cell.folder / "config.yaml").is_file():
+            continue
+        there = load_config(cell.folder)
+        if config_hash(to_dict(there)) == cell.hash:
+            continue
+        before, asked = (flat(redacted(to_dict(cfg)), leave_out=("run_dir", "logger")) for cfg in (there, cell.cfg))
+        found += [
+            f"{cell.run}: {key}: there {before.get(key)}, asked for {asked.get(key)}"
+            for key in sorted({*before, *asked})
+            if before.get(key) != asked.get(key) and not _may_follow(key, before.get(key), asked.get(key))
+        ]
+    if found:
+        remedy = "choose another folder, or trainer.restart=true does these cells again"
+        raise RequestError(f"run_dir={folder} holds cells with other settings; {remedy}", found)
+
+
+def _may_follow(key: str, before: Any, asked: Any) -> bool:
+    """Whether a run goes on under the new value."""
+    return key == MAY_RISE and asked > before
 
 
 def flat(values: dict[str, Any], *, leave_out: Iterable[str] = (), prefix: str = "") -> dict[str, Any]:
@@ -181,4 +222,4 @@ def flat(values: dict[str, Any], *, leave_out: Iterable[str] = (), prefix: str =
         if key in leave_out:
             continue
         found |= flat(value, prefix=f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-    return {key: value for key, value in found.items() if key not in ("trainer.progress", "trainer.resume")}
+    return {key: value for key, value in found.items() if key not in NO_RESULT}

@@ -6,21 +6,23 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from attnzoo import processes
 from attnzoo.arguments import demand, instance
 from attnzoo.comparison import NEEDED
 from attnzoo.comparison.account import Account, account_line
-from attnzoo.comparison.cells import Children, run_cells
+from attnzoo.comparison.cells import run_cells
+from attnzoo.comparison.children import call_alone
 from attnzoo.comparison.plan import Cell, Plan, plan, write_plan, write_time
+from attnzoo.comparison.rounds import all_rounds
 from attnzoo.errors import AttnzooError, RequestError
-from attnzoo.files import read_json
 from attnzoo.lock import locked
 from attnzoo.measure.record import Record
 from attnzoo.report import write_report
 from attnzoo.training.config import CompareConfig
 from attnzoo.training.validation import faults, machine_faults
+
+SUMMARY_SECONDS = 300.0
 
 
 def compare(cfg: CompareConfig, *, started: float | None = None) -> list[Record]:
@@ -28,7 +30,8 @@ def compare(cfg: CompareConfig, *, started: float | None = None) -> list[Record]
 
     Each cell runs in a process of its own and in its own folder below ``cfg.run_dir``; refused, out-of-memory and failed
     cells keep their row with the reasons. Afterwards all models take turns in the timing rounds of one process. Started
-    again, it keeps what has finished and goes on. ``comparison.json`` says where the time went.
+    again, it keeps what has finished and goes on with the rest from its checkpoints; where cells have joined, all are timed
+    again, together. ``comparison.json`` says where the time went.
 
     Args:
         cfg: what to compare.
@@ -52,20 +55,24 @@ def carry_out(plan: Plan, *, started: float | None = None) -> list[Record]:
 
     Raises:
         RequestError: the folder is in use or cannot be written. Nothing has been started.
+        AttnzooError: the timing rounds failed; everything else is done and written.
     """
     cells, folder = plan.cells, plan.folder
-    account = Account(plan.jobs) if started is None else Account(plan.jobs, started)
     with locked(folder):
         write_plan(plan)
-        done = {cell.run: record for cell in cells if (record := cell.finished())}
+        done = {cell.run for cell in cells if cell.finished()}
         to_do = [cell for cell in cells if cell.run not in done]
+        jobs = max(min(plan.jobs, len(to_do)), 1)
+        account = Account(jobs) if started is None else Account(jobs, started)
+        untimed = []
         with _loaded(to_do):
             begun = time.monotonic()
-            run_cells(to_do, plan.jobs, Progress(len(cells), len(done), account))
+            run_cells(to_do, jobs, Progress(len(cells), len(done), account), plan.time_limit)
             account.cells = time.monotonic() - begun
-            for n, group in enumerate(_timed_together(cells), 1):
-                name = f"timing-{n}" if n > 1 else "timing"
-                account.timing += _time(plan, group, name, fresh=any(cell in to_do for cell in group))
+            for rounds in all_rounds(plan):
+                seconds, fault = rounds.run(plan)
+                account.timing += seconds
+                untimed += [fault] if fault else []
             write_report(folder)
             if plan.logger.wandb != "disabled":
                 _log_summary(plan)
@@ -73,6 +80,8 @@ def carry_out(plan: Plan, *, started: float | None = None) -> list[Record]:
             parts = account.parts()
             write_time(folder, parts)
             print(account_line(parts), file=sys.stderr, flush=True)
+    if untimed:
+        raise AttnzooError("the cells have no timings from this start; the same command takes them again", untimed)
     records = [Record.load(cell.folder / "record.json") for cell in cells]
     for cell, record in zip(cells, records, strict=True):
         if cell.swept:
@@ -123,54 +132,12 @@ def summary_line(record: Record) -> str:
     return ", ".join([*parts, f"{record['environment']['seconds']:.0f} s"])
 
 
-def _timed_together(cells: list[Cell]) -> list[list[Cell]]:
-    """Cells whose timings are taken in the same way; a sweep may have several such groups."""
-    groups: dict[str, list[Cell]] = {}
-    for cell in cells:
-        if cell.timed:
-            trainer = cell.cfg.trainer
-            how = (trainer.batch_size, trainer.device, trainer.precision, cell.cfg.task.n_tokens, cell.cfg.measure)
-            groups.setdefault(repr(how), []).append(cell)
-    return list(groups.values())
-
-
-def _time(plan: Plan, cells: list[Cell], name: str, fresh: bool) -> float:
-    """Time one cell a variant, all taking turns in one process, and put the results into every seed's record; the seconds."""
-    records = [Record.load(cell.folder / "record.json") for cell in cells]
-    first = {cell.variant: cell for cell, r in zip(cells[::-1], records[::-1], strict=True) if r["status"] == "ok"}
-    path, log = plan.folder / f"{name}.json", plan.folder / f"{name}.log"
-    if not first or (not fresh and all("train_step_ms" in r.get("cost", {}) for r in records if r["status"] == "ok")):
-        return 0.0
-    print(f"timing {'; '.join(reversed(first))}: all take turns", file=sys.stderr, flush=True)
-    path.unlink(missing_ok=True)
-    runs = [word for variant in reversed(first) for word in (variant, str(first[variant].folder))]
-    status = _call("attnzoo.comparison.timing", [str(path), plan.baseline, *runs], log)
-    if status or not path.is_file():
-        raise AttnzooError(f"the timing rounds ended with exit status {status}; the trained cells are kept: see {log}")
-    timed = read_json(path)
-    for cell, record in zip(cells, records, strict=True):
-        if record["status"] == "ok":
-            record.setdefault("cost", {}).update(timed["cost"][cell.variant])
-            record.save(cell.folder / "record.json")
-    return timed["seconds"]
-
-
 def _log_summary(plan: Plan) -> None:
     """The summary's W&B run, in a process that may have loaded W&B already. What it has to say goes to the terminal."""
     log, logger = plan.folder / "summary.log", plan.logger
     arguments = [str(plan.folder), logger.wandb, logger.project, logger.group or ""]
-    status = _call("attnzoo.report.wandb_summary", arguments, log)
-    if said := log.read_text(encoding="utf-8", errors="replace").strip():
+    ended = call_alone("attnzoo.report.wandb_summary", arguments, log, limit=SUMMARY_SECONDS)
+    if said := ended.said.strip():
         print(said, file=sys.stderr, flush=True)
-    if status:  # nothing of W&B's is a reason to fail
-        print(f"the summary for W&B ended with exit status {status}: see {log}", file=sys.stderr, flush=True)
-
-
-def _call(module: str, arguments: list[str], log: Path) -> int:
-    """Run a module's ``main`` to its end, which Ctrl-C brings too; its exit status."""
-    children = Children()
-    try:
-        return children.call(module, arguments, log)
-    except KeyboardInterrupt:
-        children.stop()
-        raise
+    if ended.status or ended.limit:  # nothing of W&B's is a reason to fail
+        print(f"the summary for W&B: {ended.why}", file=sys.stderr, flush=True)

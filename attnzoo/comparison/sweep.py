@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from attnzoo import groups
-from attnzoo.comparison.plan import Cell, Plan, cell_config, check_same, flat, is_timed
+from attnzoo.comparison.plan import NOT_COMMON, Cell, Plan, cell_config, check_cells, check_same, flat, is_timed
 from attnzoo.composition import parse_overrides
 from attnzoo.config import compose
 from attnzoo.errors import RequestError
 from attnzoo.training.config import SweepConfig, to_dict
 
-NOT_SWEPT = ("run_dir", "jobs", "logger")
 LONGEST = 160  # characters of a folder's name
 
 
@@ -53,15 +52,16 @@ def plan_sweep(overrides: Sequence[str], folders: Sequence[str] = (), *, load_ba
             found += error.reasons or [error.message]
     names = [job.name for job in jobs]
     found += [f"{name} is asked for more than once" for name in names if names.count(name) > 1]
-    if not found and len({(cfg.run_dir, cfg.jobs) for cfg in configs}) > 1:
-        found.append("all cells need the same run_dir and jobs: each gets a folder of its own in that one")
+    if not found and len({(cfg.run_dir, cfg.jobs, cfg.time_limit) for cfg in configs}) > 1:
+        found.append("all cells need the same run_dir, jobs and time_limit: each gets a folder of its own in that one")
     if found:
         raise RequestError("this sweep cannot be started", list(dict.fromkeys(found)))
     folder = _folder(configs[0], overrides, jobs[0])
     common = {"swept": sorted(jobs[0].swept), **_common(configs)}
     check_same(folder, common)
     cells = [_cell(cfg, folder, job) for cfg, job in zip(configs, jobs, strict=True)]
-    return Plan(folder, cells, common, configs[0].jobs, cells[0].variant)
+    check_cells(folder, cells)
+    return Plan(folder, cells, common, configs[0].jobs, cells[0].variant, configs[0].time_limit)
 
 
 def expand(overrides: Sequence[str]) -> list[Job]:
@@ -95,7 +95,7 @@ def _values(override: Any, found: list[str]) -> list[str]:
     if not override.is_sweep_override():
         return [override.input_line]
     key, value = override.key_or_group, override.value()
-    if key.partition(".")[0] in NOT_SWEPT:
+    if key.partition(".")[0] in NOT_COMMON:
         found.append(f"{override.input_line}: {key} is one for all cells")
         return []
     if hasattr(value, "filter"):  # glob(*)
@@ -116,12 +116,12 @@ def _folder(cfg: SweepConfig, overrides: Sequence[str], job: Job) -> Path:
     """The folder that was asked for, else one that more values of the same keys find again."""
     if cfg.run_dir != "auto":
         return Path(cfg.run_dir).expanduser()
-    fixed = {text for text in overrides if text in job.overrides and not text.startswith(NOT_SWEPT)}
+    fixed = {text for text in overrides if text in job.overrides and not text.startswith(NOT_COMMON)}
     said = json.dumps([sorted(fixed), sorted(job.swept)])
     return Path(f"runs/sweep-{hashlib.sha256(said.encode()).hexdigest()[:6]}")
 
 
 def _common(configs: Sequence[SweepConfig]) -> dict[str, Any]:
     """What all cells agree on."""
-    first, *others = [flat(to_dict(cfg), leave_out=NOT_SWEPT) for cfg in configs]
+    first, *others = [flat(to_dict(cfg), leave_out=NOT_COMMON) for cfg in configs]
     return {key: value for key, value in first.items() if all(key in o and o[key] == value for o in others)}

@@ -1,52 +1,79 @@
-"""``python -m attnzoo.comparison.timing OUT BASELINE FOLDER…``: the timing rounds of a comparison, in a process of their own."""
+"""``python -m attnzoo.comparison.timing OUT``: the timing rounds of a comparison, in a process of their own."""
 
 from __future__ import annotations
 
+import json
 import sys
 import time
+import traceback
 from collections.abc import Mapping
+from typing import Any
 
 from attnzoo.errors import AttnzooError
 from attnzoo.files import write_json_atomic
-from attnzoo.processes import end_with_parent
+from attnzoo.processes import end_with_parent, show_stacks
 
 
-def main(out: str, baseline: str, *runs: str) -> int:
-    """The exit status of `time_cells`; what is wrong with the request goes to standard error."""
+def main(out: str) -> int:
+    """Read {"id", "baseline", "variants": {variant: configuration}} from standard input; the exit status of `time_variants`.
+
+    What is wrong with the request goes to standard error.
+    """
     end_with_parent()
+    show_stacks()
+    asked = json.load(sys.stdin)
+    started = time.monotonic()
     try:
-        time_cells(out, baseline, dict(zip(runs[::2], runs[1::2], strict=True)))
+        timed = time_variants(asked["variants"], asked["baseline"])
     except AttnzooError as error:
         print(error, file=sys.stderr)
         return 1
+    timed |= {"id": asked["id"], "baseline": asked["baseline"], "seconds": round(time.monotonic() - started, 2)}
+    write_json_atomic(out, timed)
     return 0
 
 
-def time_cells(out: str, baseline: str, folders: Mapping[str, str]) -> None:
-    """Build the model of each variant's folder anew, time all in turns; ``out`` gets {"seconds", "cost": {variant: cost}}."""
-    from attnzoo.measure.cost import time_models
-    from attnzoo.measure.environment import resolve_device, resolve_precision
-    from attnzoo.measure.length import length_sweep
-    from attnzoo.model import build_model
-    from attnzoo.training.config import load_config
+def time_variants(variants: Mapping[str, Mapping[str, Any]], baseline: str) -> dict[str, Any]:
+    """Build the model of each variant's configuration anew and time all in turns.
 
-    started = time.monotonic()
-    configs = {variant: load_config(folder) for variant, folder in folders.items()}
+    Returns:
+        {"cost": {variant: timings}, "environment"}: where a model cannot be built, its training step says why.
+    """
+    from attnzoo.measure.cost import time_models
+    from attnzoo.measure.environment import environment, resolve_device, resolve_precision
+    from attnzoo.measure.length import length_sweep
+    from attnzoo.measure.outcome import outcome
+    from attnzoo.model import build_model
+    from attnzoo.training.config import from_dict
+
+    configs = {variant: from_dict(values) for variant, values in variants.items()}
     first = next(iter(configs.values()))
     device = resolve_device(first.trainer.device)
-    precision, _ = resolve_precision(first.trainer.precision, device)
-    models = {name: build_model(cfg).to(device) for name, cfg in configs.items()}
-    timed = time_models(
-        models,
-        task_shape=(first.trainer.batch_size, first.task.n_tokens),
-        measure=first.measure,
-        baseline=baseline if baseline in models else next(iter(models)),
-        precision=precision,
-    )
-    if first.measure.lengths:
+    precision, why = resolve_precision(first.trainer.precision, device)
+    models, timed = {}, dict[str, dict[str, Any]]()
+    for name, cfg in configs.items():
+        try:
+            models[name] = build_model(cfg).to(device)
+        except Exception as error:  # the others are timed still; the reason stands in the row
+            traceback.print_exc()
+            status, reasons = outcome(error)
+            timed[name] = {
+                "train_step_ms": {"median": None, "low": None, "high": None, "status": status, "reasons": reasons}
+            }
+    if models:
+        timed |= time_models(
+            models,
+            task_shape=(first.trainer.batch_size, first.task.n_tokens),
+            measure=first.measure,
+            baseline=baseline if baseline in models else None,
+            precision=precision,
+        )
+    if models and first.measure.lengths:
         for name, sweep in length_sweep(models, measure=first.measure, precision=precision).items():
             timed[name]["length_sweep"] = sweep
-    write_json_atomic(out, {"seconds": round(time.monotonic() - started, 2), "cost": timed})
+    there = environment(device, precision, why)
+    kept = ("attnzoo", "torch", "device", "device_name", "cpu", "threads", "precision", "git_commit", "start")
+    return {"cost": timed, "environment": {key: there[key] for key in kept}}
 
 
 if __name__ == "__main__":

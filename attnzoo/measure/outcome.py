@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from attnzoo.errors import AttnzooError, Refused
+from attnzoo.errors import MOST_REASONS, AttnzooError, Refused, shortened
 
 _CPU_ALLOCATOR = ("can't allocate memory", "not enough memory")
 
@@ -18,10 +18,15 @@ def outcome(error: BaseException) -> tuple[str, list[str]]:
     ('failed', ['ZeroDivisionError: division by zero'])
     """
     if isinstance(error, Refused):
-        return "refused", error.reasons or [error.message]
+        return "refused", _short(error.reasons or [error.message])
     if isinstance(error, AttnzooError):
-        return "failed", [error.message, *error.reasons]
+        return "failed", _short([error.message, *error.reasons])
     lines = str(error).strip().splitlines() or ["no message"]
-    said = f"{type(error).__name__}: {lines[0]}"
+    said = shortened(f"{type(error).__name__}: {lines[0]}")
     starved = isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(s in str(error) for s in _CPU_ALLOCATOR)
     return ("oom" if starved else "failed"), [said]
+
+
+def _short(reasons: list[str]) -> list[str]:
+    kept = [shortened(str(reason)) for reason in reasons[:MOST_REASONS]]
+    return kept if len(kept) == len(reasons) else [*kept, f"and {len(reasons) - len(kept)} more"]

@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
+import json
+import signal
 import sys
+import traceback
 
 from attnzoo.errors import AttnzooError
-from attnzoo.processes import end_with_parent
+from attnzoo.processes import end_with_parent, show_stacks
 
 
-def main(folder: str) -> int:
-    """Exit status: 0 when a record was written, whatever it says; 2 for a wrong request."""
+def main(folder: str, config: str = "") -> int:
+    """Exit status: 0 when a record was written, whatever it says; 2 for a wrong request.
+
+    Args:
+        config: ``-`` reads the configuration from standard input, as JSON; it may hold what no file keeps.
+    """
     end_with_parent()
+    show_stacks()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a script would ignore it
     from attnzoo.training import train
-    from attnzoo.training.config import load_config
+    from attnzoo.training.config import from_dict, load_config
 
     try:
-        train(load_config(folder))
+        train(from_dict(json.load(sys.stdin)) if config == "-" else load_config(folder))
     except AttnzooError as error:
         print(error, file=sys.stderr)
         return error.exit_status
     except KeyboardInterrupt:
         return 130
+    except SystemExit:  # whoever raised it, the cell's log says where
+        traceback.print_exc()
+        return 1
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(*sys.argv[1:]))

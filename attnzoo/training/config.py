@@ -110,6 +110,7 @@ class CompareConfig(RunConfig):
         seeds: one cell a backend and seed.
         baseline: the backend that ratios refer to.
         jobs: cells trained at once; timing rounds come afterwards, alone.
+        time_limit: seconds a cell may take; past them it writes its checkpoint and has failed. None is no limit.
         options: backend name -> its options.
     """
 
@@ -117,6 +118,7 @@ class CompareConfig(RunConfig):
     seeds: list[int] = field(default_factory=lambda: [0])
     baseline: str = "sdpa"
     jobs: int = 1
+    time_limit: float | None = None
     options: dict[str, dict] = field(default_factory=dict)
 
 
@@ -126,9 +128,11 @@ class SweepConfig(RunConfig):
 
     Args:
         jobs: cells trained at once; timing rounds come afterwards, alone.
+        time_limit: seconds a cell may take; past them it writes its checkpoint and has failed. None is no limit.
     """
 
     jobs: int = 1
+    time_limit: float | None = None
 
 
 def to_dict(cfg: RunConfig) -> dict[str, Any]:

@@ -55,6 +55,7 @@ POSITIVE = keys(
     probe="learning_rate adamw_lr",
     trainer="muon_lr adamw_lr",
     measure="seconds",
+    root="time_limit",
 )
 
 BOUNDS: Bounds = [

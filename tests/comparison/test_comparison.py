@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import attnzoo
-from attnzoo.comparison import cells as cells_module
+from attnzoo.comparison import children as children_module
 from attnzoo.comparison.plan import plan, write_plan
 from attnzoo.errors import RequestError
 from attnzoo.lock import locked
@@ -80,7 +80,7 @@ def test_cost_over_length_is_in_the_records_and_in_the_report(compared):
 def test_a_second_start_redoes_nothing(compared, monkeypatch):
     folder, _ = compared
     started = []
-    monkeypatch.setattr(cells_module.Children, "call", lambda *a, **k: started.append(a))
+    monkeypatch.setattr(children_module.Children, "call", lambda *a, **k: started.append(a))
     again = attnzoo.compare(tiny(folder, "backends=[sdpa,flex,linear]"))
     assert started == []
     assert [r["status"] for r in again] == ["ok", "refused", "ok"]
@@ -117,14 +117,14 @@ def test_a_folder_in_use_is_refused(tmp_path):
 
 def test_a_process_that_dies_without_a_record_is_a_failed_row(tmp_path, monkeypatch):
     cfg = tiny(tmp_path, "backends=[sdpa]", "measure=none")
-    real = cells_module.Children.call
+    real = children_module.Children.call
 
-    def dies(self, module, arguments, log, threads=None):
+    def dies(self, module, arguments, log, **more):
         (tmp_path / "dies.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)")
         return real(self, "dies", [], log)
 
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.setattr(cells_module.Children, "call", dies)
+    monkeypatch.setattr(children_module.Children, "call", dies)
     (record,) = attnzoo.compare(cfg)
     assert record["status"] == "failed"
     assert "SIGKILL" in record["reasons"][0]

@@ -8,8 +8,9 @@ import json
 import pytest
 
 from attnzoo.cli import main
-from attnzoo.comparison import cells as cells_module
-from attnzoo.comparison.run import _timed_together, carry_out
+from attnzoo.comparison import children as children_module
+from attnzoo.comparison.rounds import all_rounds
+from attnzoo.comparison.run import carry_out
 from attnzoo.comparison.sweep import expand, plan_sweep
 from attnzoo.errors import RequestError
 from attnzoo.report import find_records, summarise
@@ -66,8 +67,8 @@ def test_the_folder_does_not_depend_on_which_values():
 
 
 def test_cells_timed_in_another_way_do_not_take_turns():
-    cells = plan_sweep([*TINY, "trainer.batch_size=1,2", "seed=0,1"]).cells
-    assert [[cell.cfg.trainer.batch_size for cell in group] for group in _timed_together(cells)] == [[1, 1], [2, 2]]
+    sets = all_rounds(plan_sweep([*TINY, "trainer.batch_size=1,2", "seed=0,1"]))
+    assert [[cell.cfg.trainer.batch_size for cell in rounds.cells] for rounds in sets] == [[1, 1], [2, 2]]
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +112,7 @@ def test_ratios_refer_to_the_first_combination(swept):
 def test_started_again_it_does_what_is_new(swept, monkeypatch):
     _, asked, _ = swept
     started = []
-    monkeypatch.setattr(cells_module.Children, "call", lambda *a, **k: started.append(a))
+    monkeypatch.setattr(children_module.Children, "call", lambda *a, **k: started.append(a))
     records = carry_out(plan_sweep(asked))
     assert started == []
     assert [record["swept"]["model.n_layers"] for record in records] == ["1", "1", "2", "2"] * 2
