@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from attnzoo.report.groups import line
+from attnzoo.report.groups import short
 from attnzoo.report.records import dig, mapping
 
 MIB = 2**20
+TITLE = 24  # characters of a title
 
 Better = Literal["low", "high"] | None
 
@@ -93,16 +94,18 @@ def columns(records: Sequence[Mapping[str, Any]]) -> list[Column]:
 
 
 def _task_column(name: str) -> Column:
-    how = f"Share of right answers on the synthetic task {name!r}, trained for and scored apart from the text."
+    how = f"Share of right answers on the synthetic task {short(name, TITLE)!r}, trained for and scored apart from the text."
     path = f"quality.task_accuracy.{name}"
-    return Column(f"{name}_accuracy", line(name), "acc.", path, "quality", how, "high", decimals=2, shown="everywhere")
+    return Column(
+        f"{name}_accuracy", short(name, TITLE), "acc.", path, "quality", how, "high", decimals=2, shown="everywhere"
+    )
 
 
 def _named(column: Column, records: Sequence[Mapping[str, Any]]) -> Column:
     if column.key != "train_step_ratio":
         return column
     bases = {str(base) for record in records if (base := dig(record, "cost.train_step_ms.ratio.to"))}
-    return replace(column, title=f"step × {line(bases.pop())}" if len(bases) == 1 else "step × baseline")
+    return replace(column, title=f"step × {short(bases.pop(), TITLE)}" if len(bases) == 1 else "step × baseline")
 
 
 def decimals_for(values: Sequence[float]) -> int:

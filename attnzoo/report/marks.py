@@ -11,6 +11,7 @@ from attnzoo.report.groups import clean
 from attnzoo.report.scales import Scale
 
 COLOURS = 10
+LONGEST = 24  # letters of a name in a plot
 _DASHES = ("", "7 3", "2 3", "9 3 2 3")
 _MARKERS = ("circle", "square", "triangle", "diamond", "cross", "plus", "down", "hexagon")
 
@@ -38,6 +39,12 @@ class Series:
     y_interval: Sequence[Spot | None] = ()
     line: bool = True
     hollow: bool = False
+
+    @property
+    def name(self) -> str:
+        """The label as it is drawn; a long one goes without its middle, since what disqualifies a row stands at its end."""
+        half = LONGEST // 2
+        return self.label if len(self.label) <= LONGEST else f"{self.label[:half]}…{self.label[1 - half :]}"
 
     def values(self, axis: int) -> list[float]:
         """Everything an axis has to hold: 0 is x, 1 is y."""

@@ -49,9 +49,11 @@ def _loss_curve(summary: Summary) -> Plot | None:
 
 
 def _task_curve(summary: Summary, column: Column) -> Plot | None:
-    name = column.title
-    series = _curves(summary, f"quality.task_curve.{name}", lambda value: f"accuracy {value:.2f}")
-    chances = {number(r, f"quality.task_chance.{name}") for row in summary.rows for r in row.good} - {None}
+    name, path = column.title, column.path.replace("task_accuracy", "task_curve", 1)
+    series = _curves(summary, path, lambda value: f"accuracy {value:.2f}")
+    chances = {
+        number(r, column.path.replace("task_accuracy", "task_chance", 1)) for row in summary.rows for r in row.good
+    } - {None}
     levels = [(chance, "chance") for chance in chances if chance is not None]
     y = Axis(f"{name} accuracy", better="high", limits=(-0.08, 1.04))
     chart = Chart(f"{name} accuracy over tokens", Axis("tokens seen"), y, series, levels)

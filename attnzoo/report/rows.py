@@ -176,12 +176,10 @@ def _row(label: str, records: list[Mapping[str, Any]], chosen: Sequence[Column])
 
 def _disqualified(row: Row) -> list[str]:
     """Why it takes no part in any ranking, in words that stand beside its name."""
-    lost = [record for record in row.good if diverged(record)]
-    seeds = ", ".join(line(record.get("seed")) for record in lost)
     return [
         *(["LEAKS"] if row.leak == "fail" else []),
         *(["incorrect"] if row.correct == "fail" else []),
-        *([f"diverged at seed {seeds}" if len(row.records) > 1 else "diverged"] if lost else []),
+        *(["diverged"] if any(map(diverged, row.good)) else []),
         *(["no longer in the plan"] if row.records[0].get("planned") is False else []),
     ]
 

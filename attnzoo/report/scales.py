@@ -30,7 +30,7 @@ class Axis:
         better: "low" or "high" marks the good end, None neither.
         ticks: where to put them; None chooses.
         text: a tick's label.
-        limits: fixed ends; None takes those of the data, with a margin.
+        limits: ends, further out where the data are; None takes those of the data, with a margin.
     """
 
     title: str
@@ -43,7 +43,7 @@ class Axis:
     def scale(self, values: Sequence[float], start: float, end: float) -> Scale:
         """Map the values onto start … end (pixels), ticks included."""
         if self.limits:
-            low, high = self.limits
+            low, high = min(self.limits[0], *values), max(self.limits[1], *values)
         elif self.log:
             low, high = min(values), max(values)
             margin = max((high / low) ** 0.06, 1.05)

@@ -38,17 +38,18 @@ class Chart:
     front: Sequence[Spot] = ()
 
     def svg(self) -> str:
-        """The whole element; well-formed XML."""
+        """The whole element; well-formed XML. It is as high as the names of its lines need."""
         lines = any(series.line for series in self.series)
-        longest = max(len(series.label) for series in self.series)
+        named = [series for series in self.series if series.label and series.points]
+        longest = max(len(series.name) for series in self.series)
+        height = max(HEIGHT, TOP + BOTTOM + _LINE * len(named)) if lines else HEIGHT
         right = WIDTH - (min(24 + _CHAR * longest, 0.4 * WIDTH) if lines else RIGHT)
         x = self.x.scale([value for s in self.series for value in s.values(0)], LEFT, right)
         ys = [value for s in self.series for value in s.values(1)]
-        y = self.y.scale([*ys, *(level for level, _ in self.levels)], HEIGHT - BOTTOM, TOP)
+        y = self.y.scale([*ys, *(level for level, _ in self.levels)], height - BOTTOM, TOP)
         parts = [*_axes(self.x, self.y, x, y), *self._beneath(x, y), *(s.svg(x, y) for s in self.series)]
-        named = [series for series in self.series if series.label and series.points]
         parts += _end_names(named, x, y) if lines else _point_names(named, x, y)
-        head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" class="chart" role="img"'
+        head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:g}" class="chart" role="img"'
         return f'{head} aria-label="{text(self.name)}">{"".join(parts)}</svg>'
 
     def _beneath(self, x: Scale, y: Scale) -> Iterator[str]:
@@ -71,7 +72,7 @@ def _axes(x_axis: Axis, y_axis: Axis, x: Scale, y: Scale) -> Iterator[str]:
         yield _label(x_axis.text(tick), "tick", x(tick), y.start + 18, "middle")
     yield f'<path class="axis" d="M{x.start} {y.start}H{x.end:.1f}"/>'
     across, along = (x.start + x.end) / 2, (y.start + y.end) / 2
-    yield _label(_arrow(x_axis), "title", across, HEIGHT - 10, "middle")
+    yield _label(_arrow(x_axis), "title", across, y.start + BOTTOM - 10, "middle")
     turned = f'<g transform="translate(15 {along:.1f}) rotate(-90)">'
     yield f"{turned}{_label(_arrow(y_axis), 'title', 0, 0, 'middle')}</g>"
 
@@ -86,14 +87,14 @@ def _label(words: str, look: str, x: float, y: float, anchor: str) -> str:
 
 
 def _name(series: Series, x: float, middle: float) -> str:
-    return f'<text class="name c{series.style % COLOURS}" x="{x:.1f}" y="{middle + 4:.1f}">{text(series.label)}</text>'
+    return f'<text class="name c{series.style % COLOURS}" x="{x:.1f}" y="{middle + 4:.1f}">{text(series.name)}</text>'
 
 
 def _end_names(named: Sequence[Series], x: Scale, y: Scale) -> Iterator[str]:
     """Names right of the last points, pushed apart, in the order of the lines."""
     ordered = sorted(named, key=lambda series: y(series.points[-1][1]))
     wanted = [y(series.points[-1][1]) for series in ordered]
-    for series, middle, end in zip(ordered, _apart(wanted, TOP, HEIGHT - BOTTOM), wanted, strict=True):
+    for series, middle, end in zip(ordered, _apart(wanted, y.end, y.start), wanted, strict=True):
         start = x(series.points[-1][0])
         yield f'<path class="leader" d="M{start + 5:.1f} {end:.1f}L{x.end + 10:.1f} {middle:.1f}"/>'
         yield _name(series, x.end + 13, middle)
@@ -116,8 +117,8 @@ def _point_names(named: Sequence[Series], x: Scale, y: Scale) -> Iterator[str]:
     spots = [(x(series.points[-1][0]), y(series.points[-1][1])) for series in named]
     taken: list[Box] = [(px - 6, py - 6, px + 6, py + 6) for px, py in spots]
     for series, (px, py) in zip(named, spots, strict=True):
-        width = _CHAR * len(series.label)
-        free = (box for box in _places(px, py, width) if _is_free(box, taken, x))
+        width = _CHAR * len(series.name)
+        free = (box for box in _places(px, py, width) if _is_free(box, taken, x, y))
         left, top, right, bottom = next(free, (px + 9, py - _LINE / 2, px + 9 + width, py + _LINE / 2))
         taken.append((left, top, right, bottom))
         near_x, near_y = min(max(px, left), right), min(max(py, top), bottom)
@@ -138,7 +139,7 @@ def _places(px: float, py: float, width: float) -> Iterator[Box]:
             yield (left, middle - _LINE / 2, left + width, middle + _LINE / 2)
 
 
-def _is_free(box: Box, taken: Sequence[Box], x: Scale) -> bool:
-    inside = x.start + 2 <= box[0] and box[2] <= WIDTH - 2 and box[1] >= TOP and box[3] <= HEIGHT - BOTTOM - 2
+def _is_free(box: Box, taken: Sequence[Box], x: Scale, y: Scale) -> bool:
+    inside = x.start + 2 <= box[0] and box[2] <= WIDTH - 2 and box[1] >= y.end and box[3] <= y.start - 2
     apart = (box[2] <= t[0] or t[2] <= box[0] or box[3] <= t[1] or t[3] <= box[1] for t in taken)
     return inside and all(apart)

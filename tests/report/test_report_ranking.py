@@ -130,7 +130,7 @@ def test_what_leaks_or_is_wrong_or_diverged_or_has_left_the_plan_is_no_rival(rec
     for spoil, why in (
         ({"leak": {"passed": False, "tests": []}}, "LEAKS"),
         ({"correct": {"passed": False, "tests": []}}, "incorrect"),
-        ({"warnings": ["training diverged: the loss ended at 49.7 bits a byte"]}, "diverged at seed 1"),
+        ({"warnings": ["training diverged: the loss ended at 49.7 bits a byte"]}, "diverged"),
     ):
         spoilt = copy.deepcopy(two)
         next(r for r in spoilt if r["attention"] == "gqa" and r["seed"] == 1).update(spoil)
