@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from attnzoo.contract import ScoreBias
 from attnzoo.errors import RequestError, unknown
+from attnzoo.kernels.derivatives import plainly
 
 
 class Positions(nn.Module):
@@ -165,7 +166,7 @@ def rotate(t: Tensor, phases: tuple[Tensor, Tensor] | None) -> Tensor:
     """
     if phases is None:
         return t
-    if t.requires_grad and torch.is_grad_enabled() and not torch.compiler.is_compiling():
+    if t.requires_grad and torch.is_grad_enabled() and not plainly():
         return _Rotation.apply(t, *phases)
     cos, sin = phases
     return _turned(t, cos, sin, 1)

@@ -31,7 +31,7 @@ def page() -> str:
         if one.group != group:
             group = one.group
             module = sys.modules[f"attnzoo.checks.{group}"]
-            lines.append(f"## {group.capitalize()}\n\n{(module.__doc__ or '').strip()}\n")
+            lines.append(f"## {group.replace('_', ' ').capitalize()}\n\n{(module.__doc__ or '').strip()}\n")
         lines.append(f"### {one.name.replace('_', '-')}\n\n{one.about}{' (quick)' if one.quick else ''}\n")
     lines.append(MODELS)
     for prop in (*OF_MODEL, *OF_TASK):

@@ -419,3 +419,71 @@ def test_fla_1080_a_batch_past_2_to_the_31_equals_its_rows():
         for row in (slice(0, 1), slice(1023, 1024), slice(1024, 1025)):
             alone = attention(q[row], k[row], v[row])
             torch.testing.assert_close(out[row], alone, atol=2e-2, rtol=0)  # bfloat16 of order 1
+
+
+def _curvature(model, text):
+    """v·H·v of the loss by two backward passes and by differences of gradients."""
+    draw = torch.Generator().manual_seed(0)
+    text = torch.randint(model.vocab_size, text, generator=draw)
+    parameters = list(model.parameters())
+    way = [torch.randn(p.shape, generator=draw, dtype=torch.float64) for p in parameters]
+
+    def slope(keep=False):
+        loss = F.cross_entropy(model(text[:, :-1]).flatten(0, 1), text[:, 1:].flatten())
+        found = torch.autograd.grad(loss, parameters, create_graph=keep)
+        return sum((g * d).sum() for g, d in zip(found, way, strict=True))
+
+    def at(step):
+        with torch.no_grad():
+            for p, d in zip(parameters, way, strict=True):
+                p += step * d
+        found = float(slope())
+        with torch.no_grad():
+            for p, d in zip(parameters, way, strict=True):
+                p -= step * d
+        return found
+
+    h = 1e-5  # the way is thousands of times as long as the parameters: of fourth order, as H changes along it
+    by_difference = (8 * (at(h) - at(-h)) - (at(2 * h) - at(-2 * h))) / (12 * h)
+    second = torch.autograd.grad(slope(keep=True), parameters)
+    return float(sum((g * d).sum() for g, d in zip(second, way, strict=True))), by_difference
+
+
+@pytest.mark.parametrize("name", ["exact", "moba", "gla"])
+def test_pytorch_116350_the_second_derivative_of_a_model_is_that_of_differences(name):
+    cfg = attnzoo.compose("train", ["experiment=tiny", f"attention={name}"])
+    torch.manual_seed(0)
+    own, by_difference = _curvature(attnzoo.build_model(cfg).double(), (2, 17))
+    assert own == pytest.approx(by_difference, rel=1e-5)
+    if name != "gla":  # moba reads every block of so short a text, as exact does
+        assert own == pytest.approx(-1859.342, abs=0.01)  # with the norm's scale as a constant, exact gave 59.885
+
+
+def test_pytorch_116350_a_fused_kernel_without_one_refuses_in_both_forms():
+    model = lm("sdpa")
+    loss = model(tokens(2, 9)).square().mean()
+    found = torch.autograd.grad(loss, list(model.parameters()), create_graph=True)
+    total = sum(g.square().sum() for g in found)
+    with pytest.raises(RuntimeError, match="not implemented"):
+        torch.autograd.grad(total, list(model.parameters()))
+    loss = model(tokens(2, 9)).square().mean()
+    found = torch.autograd.grad(loss, list(model.parameters()), create_graph=True)
+    with pytest.raises(RuntimeError, match="not implemented"):
+        sum(g.square().sum() for g in found).backward()
+
+
+@pytest.mark.parametrize("name", trainable())
+def test_mamba_239_flash_attention_2071_per_sample_gradients_by_torch_func(name):
+    model = lm(name).double()
+    own = {n: p.detach() for n, p in model.named_parameters()}
+    text = tokens(3, 9)
+
+    def loss(parameters, row):
+        logits = torch.func.functional_call(model, parameters, (row[None, :-1],))
+        return F.cross_entropy(logits[0], row[1:])
+
+    found = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(own, text)
+    for n, row in enumerate(text):
+        right = torch.autograd.grad(loss(dict(model.named_parameters()), row), list(model.parameters()))
+        for name_, g in zip(own, right, strict=True):
+            torch.testing.assert_close(found[name_][n], g, msg=f"row {n} of {name_}")

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from attnzoo.contract import Attention, Capabilities, Request, ScoreBias
+from attnzoo.kernels.derivatives import first_order_only
 from attnzoo.kernels.optional import load, missing
 from attnzoo.masks import Mask
 from attnzoo.masks.translate import XFORMERS_FIELDS, xformers_bias
@@ -56,4 +57,5 @@ class Xformers(Attention):
             q, k, v, attn_bias=attn_bias, p=self.dropout_now, scale=self.scale
         )
         self.ran("xformers/memory_efficient")
+        first_order_only(self.kernel, out)
         return out.reshape(batch, n_queries, heads, -1).transpose(1, 2)

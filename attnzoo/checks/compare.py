@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from attnzoo.checks.report import REFUSED, SKIPPED
+
 MULTIPLE = 4.0
 """Allowed error as a multiple of the plain computation's: another order of summation changes it by a factor, not by an order."""
 CAP = {torch.float64: 1e-8, torch.float32: 1e-3, torch.bfloat16: 0.15, torch.float16: 0.05}
@@ -27,6 +29,14 @@ class Failed(Exception):
 
 class Skip(Exception):
     """The property cannot be tried here; the message says why."""
+
+    status = SKIPPED
+
+
+class Declined(Skip):
+    """What was asked for does not exist and was refused in so many words; the message holds them."""
+
+    status = REFUSED
 
 
 class InPrecision(TorchFunctionMode):

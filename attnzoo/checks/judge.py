@@ -34,7 +34,7 @@ def verify(
         return _expect_refusal(subject, check, case, why, training)
     failure = _attempt(subject, case, prop)
     if isinstance(failure, Skip):
-        return Result(check, str(case), SKIPPED, detail=str(failure))
+        return Result(check, str(case), failure.status, detail=str(failure))
     if failure is None:
         return Result(check, str(case), PASSED)
     if shrink and subject.shrink:

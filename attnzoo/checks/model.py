@@ -24,7 +24,7 @@ from attnzoo.checks.compare import Failed, Skip
 from attnzoo.checks.leak import leak_test
 from attnzoo.checks.leak_setup import modules_behind, prepared
 from attnzoo.checks.leak_subject import LeakTest
-from attnzoo.checks.model_gradients import model_gradients
+from attnzoo.checks.model_gradients import model_gradients, model_second_derivative
 from attnzoo.checks.model_properties import Model
 from attnzoo.checks.report import FAILED, PASSED, REFUSED, SKIPPED, CheckReport, Result
 from attnzoo.errors import Refused
@@ -38,6 +38,7 @@ OF_MODEL: tuple[Callable[[Model], str], ...] = (
     properties.right_padding,
     properties.documents_isolated,
     model_gradients,
+    model_second_derivative,
     decode_properties.decode_positions,
     decode_properties.full_cache,
     decode_properties.generation,
@@ -113,7 +114,7 @@ def _attempt(prop: Callable[[Any], str], subject: Any) -> Result:
     except Refused as refusal:
         return Result(prop.__name__, "", REFUSED, detail=" ".join(str(refusal).split()), about=about)
     except Skip as why:
-        return Result(prop.__name__, "", SKIPPED, detail=str(why), about=about)
+        return Result(prop.__name__, "", why.status, detail=str(why), about=about)
     except Exception as error:  # whatever the model under check raises is a finding, and is reported whole
         return Result(prop.__name__, "", FAILED, "a result", f"{type(error).__name__}: {error}", about=about)
 

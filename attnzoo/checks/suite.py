@@ -21,7 +21,7 @@ from attnzoo.contract import Attention
 from attnzoo.errors import RequestError, unknown
 
 GROUPS = (
-    "definition", "masking", "causality", "decoding", "gradients", "heads", "mixed", "parts",
+    "definition", "masking", "causality", "decoding", "gradients", "second_order", "heads", "mixed", "parts",
     "numbers", "layout", "modes", "compiled", "refusal", "cost",
 )  # fmt: skip
 Run = Callable[[Subject, str, bool], Iterator[Result]]

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from attnzoo.contract import ScoreBias
 from attnzoo.kernels import sdpa
+from attnzoo.kernels.derivatives import plainly
 from attnzoo.kernels.gates import wide
 from attnzoo.kernels.pad import pad_tokens
 from attnzoo.masks import Mask
@@ -180,7 +181,7 @@ class Overlapping(torch.autograd.Function):
     @staticmethod
     def forward(ctx, t: Tensor, m: int, c: int) -> Tensor:
         ctx.m, ctx.c = m, c
-        return t.unfold(2, m * c, c).mT
+        return _overlapping(t, m, c)
 
     @staticmethod
     def backward(ctx, gradient: Tensor) -> tuple[Tensor, None, None]:
@@ -190,6 +191,10 @@ class Overlapping(torch.autograd.Function):
         for place in range(1, ctx.m):
             total[:, :, place : place + n] += by_place[:, :, :, place]
         return total.flatten(2, 3).to(gradient.dtype), None, None
+
+
+def _overlapping(t: Tensor, m: int, c: int) -> Tensor:
+    return t.unfold(2, m * c, c).mT
 
 
 class Gathered(torch.autograd.Function):
@@ -221,10 +226,11 @@ def _read(t: Tensor, blocks: Tensor | int, cut: Cut, n: int) -> Iterable[Tensor]
         padded = pad_tokens(t, (blocks - 1 - cut.first) * cut.c, cut.tail)
         if blocks == 1:  # compiled, a stride must be a constant, a shape need not
             return [padded.unflatten(2, (-1, cut.c))]
-        return [Overlapping.apply(padded, blocks, cut.c)]
+        return [_overlapping(padded, blocks, cut.c) if plainly() else Overlapping.apply(padded, blocks, cut.c)]
     parts = blocks[cut.first :].clamp(min=0).split(n)
     by_block = pad_tokens(t, 0, -t.shape[2] % cut.c).unflatten(2, (-1, cut.c))
-    if t.requires_grad and torch.is_grad_enabled():  # all parts at once: their gradients are summed in one place
+    if t.requires_grad and torch.is_grad_enabled() and not plainly():
+        # all parts at once: their gradients are summed in one place
         return Gathered.apply(by_block, *parts)
     return (_gather(by_block, wanted) for wanted in parts)
 

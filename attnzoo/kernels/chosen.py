@@ -7,16 +7,18 @@ tiles, and no key is copied once a query. Sources: MoBA, arXiv:2502.13189, algor
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.utils.checkpoint import get_device_states, set_device_states
 
 from attnzoo.contract import ScoreBias
 from attnzoo.kernels.blocks import LARGEST_PART
+from attnzoo.kernels.derivatives import plainly, recorded_gradients
 from attnzoo.kernels.gates import wide
 from attnzoo.masks import Mask
 
@@ -62,7 +64,7 @@ def attend_chosen(
     tiles = gather_queries(chosen, min(c, n_queries), n_blocks)
     k, v = (F.pad(t, (0, 0, 0, -n_keys % c)).unflatten(2, (n_blocks, c)) for t in (k, v))
     rule = Rule(tiles, chosen < 0, mask, bias, n_keys - n_queries, c, scale, dropout)
-    if torch.compiler.is_compiling():
+    if plainly():
         return rule.attend(q, k, v)[0]
     return InParts.apply(rule, q, k, v, *(() if bias is None else bias.parameters()))
 
@@ -175,19 +177,17 @@ class InParts(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, gradient: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, out, total, top, *parameters = ctx.saved_tensors
         rule, tiles = ctx.rule, ctx.rule.tiles
+        if torch.is_grad_enabled():
+            return None, *recorded_gradients(lambda *t: InParts.again(ctx, *t), (q, k, v), gradient, parameters)
         # many tiles read one key: in half precision their sum would lose digits
         sums = [t.new_zeros(t.shape, dtype=wide(t.dtype)) for t in (q, k, v, *parameters)]  # contiguous
         learned = [(p, place) for p, place in zip(parameters, sums[3:], strict=True) if p.requires_grad]
         total = total.masked_fill(total == 0, 1.0)
         delta = (gradient.to(total.dtype) * out).sum(-1, keepdim=True)
-        with torch.random.fork_rng(sorted({q.get_device()} - {-1}), enabled=rule.dropout > 0):
-            if ctx.random:
-                torch.set_rng_state(ctx.random[0])
-                set_device_states(*ctx.random[1])
+        with InParts.drawing_again(ctx, q):
             for part in rule.parts(q, k, v):
                 query, block = tiles.query[:, :, part].clamp(min=0), tiles.block[:, :, part]
                 rows = [t.detach().requires_grad_() for t in rule.read(part, q, k, v)]
@@ -204,6 +204,22 @@ class InParts(torch.autograd.Function):
         return None, *(
             s.to(t.dtype) if need else None for s, t, need in zip(sums, (q, k, v, *parameters), needed, strict=True)
         )
+
+    @staticmethod
+    def again(ctx, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """The output, as the forward pass made it."""
+        with InParts.drawing_again(ctx, q), torch.autocast(*ctx.autocast):
+            return ctx.rule.attend(q, k, v)[0]
+
+    @staticmethod
+    @contextmanager
+    def drawing_again(ctx, q: Tensor) -> Iterator[None]:
+        """With the random numbers of the forward pass."""
+        with torch.random.fork_rng(sorted({q.get_device()} - {-1}), enabled=ctx.random is not None):
+            if ctx.random:
+                torch.set_rng_state(ctx.random[0])
+                set_device_states(*ctx.random[1])
+            yield
 
 
 def partial_softmax(scores: Tensor, v: Tensor, dropout: float) -> tuple[Tensor, Tensor, Tensor]:

@@ -42,6 +42,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attnzoo.capabilities import Capabilities, Request
+from attnzoo.kernels.derivatives import first_order_only
 from attnzoo.kernels.optional import load, missing
 from attnzoo.kernels.pad import pad_tokens
 from attnzoo.masks.translate import piece_bounds
@@ -111,6 +112,7 @@ def scan(
         last = torch.cat([first[1:], first.new_tensor([len(bounds) - 1])]) - 1
     with torch.autocast(q.device.type, enabled=False):
         out, final = call(**there, scale=1.0, initial_state=state, output_final_state=True)
+    first_order_only(f"fla/{name}", out, final)
     out = out.reshape(batch, n_keys, *out.shape[2:]).transpose(1, 2)[:, :, max(lead, 0) :, : widths[1]].to(v.dtype)
     final = final[last, ::repeats, : widths[0], : widths[1]].to(v.dtype)
     return pad_tokens(out, max(-lead, 0), 0), final, f"fla/{name}"

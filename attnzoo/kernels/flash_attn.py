@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from attnzoo.capabilities import Capabilities, Request
 from attnzoo.contract import ScoreBias
+from attnzoo.kernels.derivatives import first_order_only
 from attnzoo.kernels.optional import load, missing
 from attnzoo.masks import Mask
 from attnzoo.masks.translate import FLASH_ATTN_FIELDS, flash_attn_arguments, flash_attn_packing
@@ -81,7 +82,10 @@ def flash_softmax(
     there = [t.transpose(1, 2) for t in (q, k, v)]  # (B, T, heads, D)
     library = load("flash_attn")
     if mask.documents is None:
-        return library.flash_attn_func(*there, **how).transpose(1, 2), "flash_attn/func"
+        out = library.flash_attn_func(*there, **how)
+        first_order_only("flash_attn/func", out)
+        return out.transpose(1, 2), "flash_attn/func"
     packing = flash_attn_packing(mask.documents[:, -k.shape[2] :].expand(q.shape[0], -1), q.shape[2])
     out = library.flash_attn_varlen_func(*(t.flatten(0, 1) for t in there), **packing, **how)
+    first_order_only("flash_attn/varlen", out)
     return out.unflatten(0, (q.shape[0], -1)).transpose(1, 2), "flash_attn/varlen"

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from attnzoo.capabilities import Capabilities, Request
 from attnzoo.contract import ScoreBias
+from attnzoo.kernels.derivatives import first_order_only
 from attnzoo.masks import Mask
 from attnzoo.masks.translate import flex_mask_mod
 
@@ -97,7 +98,9 @@ def flex_softmax(
             return_aux=AuxRequest(lse=True) if lse else None,
         )  # fmt: skip
     out, total = (found[0], found[1].lse) if lse else (found, None)
-    return out, total, f"flex/{'compiled' if compiled else 'eager'}"
+    kernel = f"flex/{'compiled' if compiled else 'eager'}"
+    first_order_only(kernel, out, total)
+    return out, total, kernel
 
 
 @cache

@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+from attnzoo.kernels.derivatives import plainly, recorded_gradients
 
 
 def rms_norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:
@@ -19,7 +20,7 @@ def rms_norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:
     if gain.dtype != x.dtype:
         gain = gain.to(x.dtype)
     training = torch.is_grad_enabled() and (x.requires_grad or gain.requires_grad)
-    if x.is_cuda or x.dtype.itemsize < 4 or torch.compiler.is_compiling():
+    if x.is_cuda or x.dtype.itemsize < 4 or plainly():
         return torch.rms_norm(x, x.shape[-1:], gain, eps)
     if training:
         return _RMSNorm.apply(x, gain, eps)
@@ -35,13 +36,16 @@ class _RMSNorm(torch.autograd.Function):
         length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
         scale = length.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
         ctx.save_for_backward(x, gain, scale)
+        ctx.eps = eps
         return torch.mul(x, scale).mul_(gain)
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         """With r the scale: dx = r·g·gain - x·r³·Σ(g·x·gain)/D, dgain = Σ r·g·x over all rows."""
         x, gain, scale = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            norm = lambda x, gain: torch.rms_norm(x, x.shape[-1:], gain, ctx.eps)  # noqa: E731
+            return *recorded_gradients(norm, (x, gain), gradient), None
         products = (gradient * x).reshape(-1, x.shape[-1])
         along = (products @ gain).view_as(scale)
         d_gain = scale.reshape(1, -1) @ products

@@ -12,9 +12,9 @@ from collections.abc import Iterable
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from attnzoo.kernels.derivatives import plainly, recorded_gradients
 from attnzoo.kernels.pad import pad_tokens
 
 CACHED = 2**20
@@ -87,7 +87,7 @@ def chunk_count(c: int, n_tokens: int) -> int:
 
 def _chunks(q, k, v, decay, beta, run, state) -> tuple[Tensor, Tensor]:
     """`scan` of whole chunks; ``run`` (B or 1, 1, N, c) numbers the stretches between starts within each chunk."""
-    if decay is None and beta is None and run is None and not torch.compiler.is_compiling():
+    if decay is None and beta is None and run is None and not plainly():
         state = k.new_zeros(*k.shape[:2], k.shape[-1], v.shape[-1]) if state is None else state
         carried, state = _carry(state, k.mT @ v, None)
         return Chunks.apply(q, *(t[:, :, None] for t in (k, v, carried))), state
@@ -130,9 +130,10 @@ class Chunks(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx, gradient: Tensor) -> tuple[Tensor, ...]:
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor | None, ...]:
         tensors = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return recorded_gradients(lambda q, k, v, s: (q @ k.mT).tril() @ v + q @ s, tensors, gradient)
         found = tuple(t.new_empty(t.shape) for t in tensors)
         for q, k, v, state, o, dq, dk, dv, ds in _split(*tensors, gradient, *found):
             pairs, above = (q @ k.mT).tril_(), (o @ v.mT).tril_()

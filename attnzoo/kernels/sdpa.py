@@ -18,6 +18,7 @@ from attnzoo.contract import Capabilities, Request, ScoreBias
 from attnzoo.errors import Refused
 from attnzoo.kernels import one_query
 from attnzoo.kernels.compiling import threads as available
+from attnzoo.kernels.derivatives import transformed
 from attnzoo.kernels.library import WithLibraries
 from attnzoo.masks import Mask
 from attnzoo.masks.translate import sdpa_arguments
@@ -125,6 +126,8 @@ def call(
         "enable_gqa": grouped,
     }
     suffix = "" if attn_mask is None else "+mask"
+    if kernel == "auto" and transformed():
+        kernel = "math"  # the others have a gradient, and nothing beyond it
     if kernel == "auto":
         chosen = "auto" if torch.compiler.is_compiling() else _chosen(q, k, v, arguments)
         return scaled_dot_product_attention(q, k, v, **arguments), f"sdpa/{chosen}{suffix}"

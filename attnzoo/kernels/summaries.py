@@ -19,6 +19,7 @@ from attnzoo.cache import KVCache
 from attnzoo.contract import Attention, Request, ScoreBias, masked_softmax
 from attnzoo.kernels import sdpa
 from attnzoo.kernels.blocks import LARGEST_PART
+from attnzoo.kernels.derivatives import transformed
 from attnzoo.masks import Mask
 
 FIELDS = frozenset({"key_padding", "documents"})
@@ -129,7 +130,7 @@ def attend_summaries(q: Tensor, k: Tensor, v: Tensor, past: Past, *, scale: floa
     for start in (part * step for part in range(parts)):
         reach = max(min(offset + start + step, past.n_keys) // past.c, 1)
         arguments = (start, q[:, :, start : start + step], k[:, :, :reach], v[:, :, :reach])
-        if torch.is_grad_enabled() and parts > 1:
+        if torch.is_grad_enabled() and parts > 1 and not transformed():
             outs.append(checkpoint(rows, *arguments, use_reentrant=False, preserve_rng_state=dropout > 0))
         else:
             outs.append(rows(*arguments))

@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from attnzoo.contract import Options, ScoreBias, masked_softmax
 from attnzoo.errors import RequestError
+from attnzoo.kernels.derivatives import transformed
 from attnzoo.masks import Mask
 
 
@@ -85,7 +86,8 @@ def attend_tiles(
         return (weights.unflatten(1, (k.shape[1], -1)).flatten(2, 3) @ v).unflatten(2, (-1, end - start)).flatten(1, 2)
 
     outs = []
-    save = torch.is_grad_enabled() and n_queries > tile  # a single tile is within the memory of one anyway
+    # a single tile is within the memory of one anyway; torch.func knows no checkpoints
+    save = torch.is_grad_enabled() and n_queries > tile and not transformed()
     for number in range(-(-n_queries // tile)):  # compiled, the number of tiles is fixed and not the length
         start, end = number * tile, min(number * tile + tile, n_queries)
         # no query of the tile sees past its last one, but for a prefix

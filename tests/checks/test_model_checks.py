@@ -49,7 +49,9 @@ def test_a_right_model_passes_every_check_with_the_canary(text):
     model = assemble(ModelConfig(**SIZES), AttentionConfig("sdpa", {}), PositionsConfig(), 256, 0)
     report = check_model(model, task=text, n_tokens=9)
     assert report.passed, report
-    assert {r.status for r in report.results} == {PASSED}, report
+    refused = {r.check for r in report.results if r.status == REFUSED}
+    assert refused == {"model_second_derivative"}, report  # torch's fused kernel has none on a CPU, and says so
+    assert {r.status for r in report.results} == {PASSED, REFUSED}, report
     assert {"label_shift", "splits_disjoint", "leak_entropy_canary"} <= {r.check for r in report.results}
 
 

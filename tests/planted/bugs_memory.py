@@ -8,6 +8,7 @@ from functools import lru_cache
 import torch
 from bugs_decoding import Windowed
 from sound import Sound
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
@@ -306,6 +307,63 @@ class UpstreamGradientContiguous(ByHand):
         if gradient.is_contiguous() or 0 in gradient.stride():
             return gradient
         return gradient.as_strided(gradient.shape, torch.empty(gradient.shape).stride())
+
+
+class _TimesOnce(_Times):
+    """The same, its backward pass marked as not to be differentiated: an error in one form of asking, silence in the other."""
+
+    backward = staticmethod(once_differentiable(_Times.backward))
+
+
+class DifferentiableOnce(ByHand):
+    """the backward pass is marked once_differentiable, which torch.autograd.grad skips in silence"""
+
+    caught_by = "second_derivative"
+
+    def mix(self, weights, v):
+        return _TimesOnce.apply(weights, v, self)
+
+
+class KeptNumbersAreConstants(ByHand):
+    """the backward pass uses what the forward kept as if it did not depend on the input"""
+
+    caught_by = "second_derivative"
+
+    def saved(self, tensors):
+        return [t.detach() for t in tensors]
+
+
+class _TimesForward(torch.autograd.Function):
+    """weights @ v, also for torch.func; its tangent leaves out that of the values."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(weights, v):
+        return weights @ v
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        weights, v = ctx.saved_tensors
+        return gradient @ v.mT, weights.mT @ gradient
+
+    @staticmethod
+    def jvp(ctx, weights_tangent, v_tangent):
+        return weights_tangent @ ctx.saved_tensors[1]
+
+
+class TangentOfTheValuesLost(Sound):
+    """in forward mode the values count as constants"""
+
+    caught_by = "transforms"
+
+    def mix(self, weights, v):
+        return _TimesForward.apply(weights, v)
 
 
 class GradientNeedsQueries(Sound):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from torch.autograd.function import once_differentiable
 
 import attnzoo.kernels.norm as norm
 import attnzoo.positions as positions
@@ -94,6 +95,32 @@ def norm_gradient_without_its_gain(patch):
 def gain_gradient_unscaled(patch):
     """The gradient of the norm's gain is summed before the rows are scaled."""
     _norm_backward(patch, lambda g, x, gain, r, d_x, d_gain: (d_x, (g * x).flatten(0, -2).sum(0)))
+
+
+@caught_by("model_second_derivative")
+def norm_scale_a_constant(patch):
+    """The second derivative takes the norm's root mean square, kept from the forward pass, for a constant."""
+    right = norm._RMSNorm.backward
+
+    def wrong(ctx, gradient):
+        x, gain, r = ctx.saved_tensors
+        if not torch.is_grad_enabled():
+            return right(ctx, gradient)
+        products = gradient * x
+        along = (products * gain).mean(-1, keepdim=True)
+        return gradient * gain * r - x * r**3 * along, (products * r).flatten(0, -2).sum(0), None
+
+    patch.setattr(norm._RMSNorm, "backward", staticmethod(wrong))
+
+
+@caught_by("model_second_derivative")
+def norm_differentiable_once(patch):
+    """The norm's backward pass is marked once_differentiable, which torch.autograd.grad skips in silence."""
+
+    class Once(norm._RMSNorm):
+        backward = staticmethod(once_differentiable(norm._RMSNorm.backward))
+
+    patch.setattr(norm, "_RMSNorm", Once)
 
 
 @caught_by("model_gradients")
