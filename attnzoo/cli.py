@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     debug = "--debug" in words
     atexit.register(gc.freeze)  # what torch loaded is not looked through once more at the end, for 0.2 s
     try:
-        status = run([word for word in words if word != "--debug"])
+        status = run([word for word in words if word != "--debug"], debug)
         sys.stdout.flush()
         return status
     except AttnzooError as error:
@@ -85,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _unexpected(error, debug)
 
 
-def run(words: list[str]) -> int:
+def run(words: list[str], debug: bool = False) -> int:
     """Dispatch to a command, or answer a question about the program itself."""
     if words[:1] == ["__complete"]:
         from attnzoo.completion import complete
@@ -102,7 +102,9 @@ def run(words: list[str]) -> int:
         )
         module.add_arguments(parser)
         parser.add_argument("--debug", action="store_true", help="keep the traceback of an error")
-        return module.run(parser.parse(words[1:]))
+        arguments = parser.parse(words[1:])
+        arguments.debug = debug
+        return module.run(arguments)
     return _about(words)
 
 

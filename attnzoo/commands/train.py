@@ -7,9 +7,12 @@ attnzoo train -m attention=exact,linear seed=0,1      the same as attnzoo sweep
 
 from __future__ import annotations
 
+import sys
 from argparse import ArgumentParser, Namespace
+from pathlib import Path
 
 from attnzoo.commands import EXIT, add_overrides, composed, failed
+from attnzoo.errors import shortened
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -31,6 +34,15 @@ def run(arguments: Namespace) -> int:
     from attnzoo.training import train
 
     record = train(cfg)
+    if error := record.get("error"):
+        if arguments.debug:
+            from attnzoo.training.closing import last_traceback
+
+            print(last_traceback(Path(cfg.run_dir).expanduser() / "log.txt"), file=sys.stderr)
+        else:
+            print(f"{error['type']} at {error['frame']}; the traceback is in {cfg.run_dir}/log.txt", file=sys.stderr)
     print_table([record])
+    for line in record.get("warnings", []):
+        print(f"warning: {shortened(line)}", file=sys.stderr)
     print(f"run folder: {cfg.run_dir}")
     return EXIT.get(record["status"], 1) or int(failed(record))

@@ -11,13 +11,12 @@ from typing import Any
 
 from attnzoo.errors import RequestError
 from attnzoo.files import read_json, write_json_atomic
-from attnzoo.measure.record import Record, config_hash
+from attnzoo.measure.record import NOT_IDENTITY, Record, config_hash
 from attnzoo.model.config import hybrid_parts
 from attnzoo.redact import redacted, redacted_command
 from attnzoo.training.config import AttentionConfig, CompareConfig, LoggerConfig, RunConfig, load_config, to_dict
 
 PLAN = "comparison.json"
-NO_RESULT = ("trainer.progress", "trainer.resume", "trainer.restart")
 FINISHED = ("ok", "refused", "oom")
 """A cell that ended so is kept; one that failed or was interrupted goes on from its checkpoint."""
 
@@ -222,4 +221,4 @@ def flat(values: dict[str, Any], *, leave_out: Iterable[str] = (), prefix: str =
         if key in leave_out:
             continue
         found |= flat(value, prefix=f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-    return {key: value for key, value in found.items() if key not in NO_RESULT}
+    return {key: value for key, value in found.items() if key not in NOT_IDENTITY}

@@ -17,7 +17,14 @@ from attnzoo.redact import redacted
 SCHEMA = 1
 STATUSES = ("ok", "refused", "oom", "failed", "interrupted")
 
-NOT_IDENTITY = ("run_dir", "logger", "trainer.progress", "trainer.resume")
+NOT_IDENTITY = (
+    "run_dir",
+    "logger",
+    "trainer.progress",
+    "trainer.resume",
+    "trainer.restart",
+    "trainer.init_from",  # its content is part of it, not its place
+)
 
 
 class Record(dict):
@@ -93,8 +100,7 @@ def config_hash(config: Any) -> str:
     """12 hex digits that name a configuration: equal exactly when everything that can change the result is equal.
 
     Args:
-        config: a dict or dataclass. Left out: run_dir, logger, trainer.progress and trainer.resume, and the values of
-            secrets, which no file keeps.
+        config: a dict or dataclass. Left out: what `NOT_IDENTITY` names, and the values of secrets, which no file keeps.
     """
     plain = dataclasses.asdict(config) if dataclasses.is_dataclass(config) and not isinstance(config, type) else config
     plain = redacted(finite(plain))

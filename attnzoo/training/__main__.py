@@ -7,7 +7,7 @@ import signal
 import sys
 import traceback
 
-from attnzoo.errors import AttnzooError
+from attnzoo.errors import AttnzooError, Stopped
 from attnzoo.processes import end_with_parent, show_stacks
 
 
@@ -24,12 +24,13 @@ def main(folder: str, config: str = "") -> int:
     from attnzoo.training.config import from_dict, load_config
 
     try:
-        train(from_dict(json.load(sys.stdin)) if config == "-" else load_config(folder))
+        train(from_dict(json.load(sys.stdin)) if config == "-" else load_config(folder), cell=True)
     except AttnzooError as error:
         print(error, file=sys.stderr)
         return error.exit_status
-    except KeyboardInterrupt:
-        return 130
+    except KeyboardInterrupt as stop:
+        print(str(stop), file=sys.stderr)
+        return stop.exit_status if isinstance(stop, Stopped) else 130
     except SystemExit:  # whoever raised it, the cell's log says where
         traceback.print_exc()
         return 1

@@ -10,6 +10,8 @@ import torch
 
 from attnzoo.checks import check, leak_test
 from attnzoo.checks.canary import entropy_canary
+from attnzoo.checks.leak_rounding import explained
+from attnzoo.checks.leak_setup import rounding
 from attnzoo.measure.cost import model_costs, time_models
 from attnzoo.measure.memory import train_step_memory
 from attnzoo.model import CausalLM, build_model
@@ -23,6 +25,8 @@ LONGEST_SAMPLE = 256
 CANARY_WIDTH = 64
 CANARY_STEPS = 12
 """Of the canary that goes on with the trained model."""
+DECODED = 32
+"""Tokens that are decoded one by one, for the difference from the parallel pass."""
 
 
 def sample(model: CausalLM, task: Task, seed: int, temperature: float = 0.8) -> str:
@@ -33,6 +37,32 @@ def sample(model: CausalLM, task: Task, seed: int, temperature: float = 0.8) -> 
     out = model.generate(tokens, new, temperature=temperature, seed=seed)
     assert task.tokenizer is not None
     return task.tokenizer.decode(out[0, tokens.shape[1] :].tolist())
+
+
+@torch.no_grad()
+def decoding(model: CausalLM, task: Task, device: str, precision: str) -> dict[str, Any]:
+    """Decode the end of a validation row token by token, and compare with the parallel pass over all of it.
+
+    Returns:
+        max_difference of the logits, the bound of what rounding explains, passed; kernels of prefill and decoding.
+    """
+    tokens = next(iter(task.validation_batches(1))).tokens.to(device)
+    n_tokens = tokens.shape[1]
+    singly = min(DECODED, n_tokens // 2)
+    with autocast(device, precision):
+        parallel = model(tokens)
+        cache = model.new_cache(1, n_tokens, dtype=torch.bfloat16 if precision == "bf16" else None)
+        parts = [model(tokens[:, : n_tokens - singly], cache=cache)]
+        kernels: dict[str, str | None] = {"prefill": model.kernel}
+        for i in range(n_tokens - singly, n_tokens):
+            parts.append(model(tokens[:, i : i + 1], cache=cache))
+        kernels["decoding"] = model.kernel if singly else None
+        largest = float((torch.cat(parts, 1).double() - parallel.double()).abs().max())
+        terms, dtype = rounding(parallel.dtype, [model], torch.device(device))
+        bound = terms * float(parallel.abs().max())
+        if largest > bound:
+            bound += explained(model, [model], tokens, parallel, torch.finfo(dtype).eps, 0)
+    return {"max_difference": largest, "bound": bound, "passed": largest <= bound, "kernels": kernels}
 
 
 def leaks(model: CausalLM, task: Task, cfg: RunConfig, device: str, precision: str) -> dict[str, Any]:

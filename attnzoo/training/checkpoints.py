@@ -71,10 +71,10 @@ class Checkpoints(Checkpoint):
     Args:
         path: the file.
         stop: nothing stops a write.
-        note: what else a checkpoint holds, under ``"run"``.
+        note: from the step and what computed the attention: what else a checkpoint holds, under ``"run"``.
     """
 
-    def __init__(self, path: Path, stop: Stopping, note: Callable[[int], dict[str, Any]]) -> None:
+    def __init__(self, path: Path, stop: Stopping, note: Callable[[int, str | None], dict[str, Any]]) -> None:
         self.path, self.stop, self.note = path, stop, note
         self.saved: int | None = None
 
@@ -93,7 +93,7 @@ class Checkpoints(Checkpoint):
                 self.save(trainer)
 
     def on_save_checkpoint(self, trainer: Trainer, module: Any, checkpoint: dict[str, Any]) -> None:
-        checkpoint["run"] = self.note(trainer.global_step)
+        checkpoint["run"] = self.note(trainer.global_step, module.kernel)
 
     def save(self, trainer: Trainer) -> None:
         with self.stop.shield():

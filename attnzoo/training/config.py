@@ -34,7 +34,10 @@ class TrainerConfig:
         device: auto, cpu or cuda.
         eval_every: steps between validations, 0 for the end only; log_every: steps between log lines.
         checkpoint_every: steps between resumable checkpoints, 0 for the end only.
-        resume: go on from the run folder's last checkpoint.
+        resume: there must be a run to go on with; without it, too, a run that is not finished is gone on with.
+        restart: start over: what the run folder holds of this run is removed.
+        init_from: a run folder or an export whose weights this run starts from; init_sha256 is filled in and stands for
+            them, wherever they lie.
         progress: show a progress bar.
         threads: CPU threads, None for torch's choice.
     """
@@ -58,6 +61,9 @@ class TrainerConfig:
     log_every: int = 10
     checkpoint_every: int = 0
     resume: bool = False
+    restart: bool = False
+    init_from: str | None = None
+    init_sha256: str | None = None
     progress: bool = True
     threads: int | None = None
 

@@ -58,7 +58,7 @@ def fit(
     resume_from: Path | None = None,
     title: str = "train",
     stop: Stopping | None = None,
-    note: Callable[[int], dict[str, Any]] = lambda step: {},
+    note: Callable[[int, str | None], dict[str, Any]] = lambda step, kernel: {},
 ) -> Fitted:
     """Train ``model`` in place for ``cfg.max_steps`` steps; it ends on ``device``, in evaluation mode.
 
@@ -69,7 +69,7 @@ def fit(
         resume_from: a checkpoint to go on from, with the same settings, ``max_steps`` aside.
         title: in front of the progress.
         stop: asked between steps whether to end.
-        note: from the step, what else a checkpoint holds.
+        note: from the step and what computed the attention, what else a checkpoint holds.
 
     Raises:
         NumericalError: a loss or gradient was not finite.

@@ -16,6 +16,7 @@ from attnzoo.model.config import resized
 from attnzoo.tasks import build_task
 from attnzoo.training.config import RunConfig, TrainerConfig
 from attnzoo.training.fit import fit
+from attnzoo.training.stopping import Stopping
 
 MACHINE = ("device", "threads", "progress")
 """What the probe takes over from the main run's ``trainer``: where it runs and what is shown, nothing that it learns by."""
@@ -55,8 +56,8 @@ def probe_config(cfg: RunConfig) -> RunConfig:
     return replace(cfg, model=model, trainer=trainer, task=probe.task)
 
 
-def run_probe(cfg: RunConfig, device: str) -> dict[str, Any]:
-    """Train and score it.
+def run_probe(cfg: RunConfig, device: str, stop: Stopping | None = None) -> dict[str, Any]:
+    """Train and score it; a stop that is asked for ends it between two steps.
 
     Returns:
         task_accuracy, task_chance, task_curve ([[tokens, accuracy], …]), each by task name, for the record's quality;
@@ -69,7 +70,7 @@ def run_probe(cfg: RunConfig, device: str) -> dict[str, Any]:
         model = build_model(probe, task.vocab_size).to(device)
         fitted = fit(
             model, task, probe.trainer, seed=probe.seed, device=device, precision=precision,
-            title=f"{cfg.attention.name} · {task.name}",
+            title=f"{cfg.attention.name} · {task.name}", stop=stop,
         )  # fmt: skip
     except Refused as refused:
         reasons = refused.reasons or [refused.message]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import errno
+import math
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -15,9 +16,11 @@ import torch
 from attnzoo import registry
 from attnzoo.arguments import demand, instance
 from attnzoo.contract import Attention
-from attnzoo.errors import Refused, RequestError
+from attnzoo.errors import Refused, RequestError, Stopped
 from attnzoo.files import finite
-from attnzoo.measure.environment import environment, now, resolve_device, resolve_precision
+from attnzoo.lock import locked
+from attnzoo.measure.diverged import diverged
+from attnzoo.measure.environment import environment, resolve_device
 from attnzoo.measure.outcome import outcome
 from attnzoo.measure.record import Record, config_hash
 from attnzoo.model import CausalLM, build_model
@@ -26,13 +29,18 @@ from attnzoo.model.config import AttentionConfig, attention_of_layers, positions
 from attnzoo.model.lm import hidden_width
 from attnzoo.model.weights import save_weights
 from attnzoo.tasks import Task, build_task
-from attnzoo.training.after import correctness, costs, decoding_differs, leaks, sample
+from attnzoo.training.after import correctness, costs, decoding, decoding_differs, leaks, sample
 from attnzoo.training.apart import apart
+from attnzoo.training.closing import close, failed, how_it_stopped, stopped_by
 from attnzoo.training.config import RunConfig, to_dict
 from attnzoo.training.fit import Fitted, fit
 from attnzoo.training.folder import RunFolder
+from attnzoo.training.init_from import identified, start_from
 from attnzoo.training.loggers import JsonLines, WandbLogger
+from attnzoo.training.notes import Notes, notes, precision_of, say, say_how_it_starts
 from attnzoo.training.probe import run_probe
+from attnzoo.training.stopping import Stopping
+from attnzoo.training.together import CELL_PATIENCE, process_faults, refuse_within_comparison
 from attnzoo.training.validation import faults, machine_faults
 from attnzoo.training.wandb_run import WandbRun
 
@@ -43,96 +51,203 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 @dataclass
 class Run:
-    """What the stages of one run share."""
+    """What the stages of one run share. Model, task and W&B are there once the run is known to be possible."""
 
     cfg: RunConfig
     folder: RunFolder
     device: str
     precision: str
-    model: CausalLM
-    task: Task
     record: Record
-    wandb: WandbRun
+    notes: Notes
+    stop: Stopping
+    doing: str = "while building data and model"
+    protected: Record | None = None
+    wandb: WandbRun | None = None
+    model: CausalLM = field(init=False)
+    task: Task = field(init=False)
 
 
-def train(cfg: RunConfig) -> Record:
+def train(cfg: RunConfig, *, cell: bool = False) -> Record:
     """Train one model and write its record; the run folder is ``cfg.run_dir``.
+
+    What an earlier start left there is used: a finished run is kept, an interrupted or failed one goes on from its last
+    checkpoint, one of fewer ``max_steps`` goes on to more. Standard error says so. A record that is ok stays until a better
+    one is written. Ctrl-C and SIGTERM end the run between two steps, with a checkpoint.
+
+    Args:
+        cell: this is what a comparison does in one of its folders.
 
     Returns:
         the record, also written to ``record.json``. ``status``: ok; refused, with every reason, when the backend cannot
-        compute this; oom or failed, with the reason, when it broke on the way (what was known by then is kept).
+        compute this; oom or failed, with the reason, when it broke on the way (what was known by then is kept; ``log.txt``
+        has the traceback).
 
     Raises:
-        RequestError: a wrong setting, missing data, a folder that holds another run, a broken checkpoint: nothing has
-            been started; or a disk that cannot be written.
-        KeyboardInterrupt: after the record, with status interrupted, was written.
+        RequestError: a wrong setting, missing data, a folder that holds another run or is in use, a broken checkpoint, several
+            processes: nothing has been started; or a disk that cannot be written.
+        KeyboardInterrupt: after the record, with status interrupted, was written; `Stopped` where a signal asked for it.
     """
     demand("this run cannot be started", instance("cfg", cfg, RunConfig, "a configuration, as attnzoo.compose makes"))
-    if wrong := faults(cfg) + machine_faults(cfg):
+    if wrong := faults(cfg) + machine_faults(cfg) + process_faults():
         raise RequestError("this run cannot be started", wrong)
+    cfg = identified(cfg)
     folder = RunFolder.inspect(cfg)
+    if not cell:
+        refuse_within_comparison(folder.path)
+    stop = Stopping()
+    with stop.listening(), locked(folder.path, CELL_PATIENCE if cell else 0.2):
+        folder = RunFolder.inspect(cfg)  # nobody else writes there now
+        if folder.finished and folder.old is not None:
+            say(
+                f"{folder.path}: this run is finished ({folder.old['status']}) and kept; trainer.restart=true starts it over"
+            )
+            return folder.old
+        return attempt(cfg, folder, stop)
+
+
+def attempt(cfg: RunConfig, folder: RunFolder, stop: Stopping) -> Record:
+    """One start in a folder that is ours, however it ends."""
     if cfg.trainer.threads:
         torch.set_num_threads(cfg.trainer.threads)
     device = resolve_device(cfg.trainer.device)
-    precision, why = resolve_precision(cfg.trainer.precision, device)
-    record, started = new_record(cfg, device, precision, why), time.monotonic()
-    task = build_task(cfg.task, cfg.data, cfg.seed)
+    precision, why = precision_of(cfg, folder, device)
+    known = notes(cfg, folder, device, precision)
+    run = Run(cfg, folder, device, precision, new_record(cfg, device, precision, why), known, stop)
+    run.protected = folder.old if folder.old is not None and folder.old["status"] == "ok" else None
     try:
-        model = build_model(cfg, task.vocab_size)
-        reasons = refusals(cfg, model, device, precision)
-    except Refused as refused:
-        reasons = refused.reasons or [refused.message]
-    if reasons:
-        folder.begin(cfg)
-        return close(record, folder, started, "refused", reasons)
-    folder.begin(cfg)
-    describe(record, cfg, model)
-    wandb = open_wandb(cfg, folder)
-    record.wandb = wandb.status()
-    run = Run(cfg, folder, device, precision, model, task, record, wandb)
-    try:
+        prepare(run)
         with torch.random.fork_rng(devices=[device] if device != "cpu" else []):
             stages(run)
-        return close(record, folder, started, "ok", [])
-    except (KeyboardInterrupt, SystemExit) as stop:  # Ctrl-C, or a SIGTERM that Lightning turned into SystemExit
-        close(record, folder, started, "interrupted", [f"stopped by {type(stop).__name__}"])
-        raise
+        return close(run, "ok", [])
+    except (KeyboardInterrupt, SystemExit) as ended:
+        signum = stopped_by(ended)
+        if signum is None:  # a backend that calls sys.exit has failed
+            return failed(run, ended)
+        line = how_it_stopped(run, signum)
+        close(run, "interrupted", [line])
+        raise Stopped(signum, f"{folder.path}: {line}") from None
     except Exception as error:  # whatever broke belongs in the record; a wrong request goes to the person too
         if isinstance(error, OSError) and error.errno in CANNOT_WRITE:
             error = RequestError(f"cannot write in {folder.path}: {error.strerror}")
         if isinstance(error, RequestError) and not isinstance(error, Refused):
-            with suppress(RequestError):  # on a full disk the record fails like what came before it
-                close(record, folder, started, *outcome(error))
+            if run.wandb is not None:  # it was started
+                with suppress(RequestError):  # on a full disk the record fails like what came before it
+                    close(run, *outcome(error))
             raise error
-        return close(record, folder, started, *outcome(error))
+        return failed(run, error)
     finally:
-        wandb.summarise(flat_numbers(record))
-        wandb.finish(ok=record.get("status") == "ok")
+        if run.wandb is not None:
+            run.wandb.summarise(flat_numbers(run.record))
+            run.wandb.finish(ok=run.record.get("status") == "ok")
+
+
+def prepare(run: Run) -> None:
+    """Build data and model, and make the folder ready.
+
+    Raises:
+        Refused: a backend cannot compute this, with every reason.
+        RequestError: data or weights to start from that do not fit.
+    """
+    cfg, folder, record = run.cfg, run.folder, run.record
+    run.task = build_task(cfg.task, cfg.data, cfg.seed)
+    run.model = build_model(cfg, run.task.vocab_size)
+    if reasons := refusals(cfg, run.model, run.device, run.precision):
+        raise Refused(f"{cfg.attention.name} cannot run this", reasons)
+    if cfg.trainer.init_from is not None and folder.resume_from is None:
+        run.notes.history.append(start_from(run.model, cfg))
+    say_how_it_starts(cfg, folder, run.notes)
+    if cfg.trainer.restart:
+        folder.clear()
+        run.protected = None
+    if run.protected is None:
+        folder.write_config(cfg)
+    describe(record, cfg, run.model)
+    run.wandb = open_wandb(cfg, folder)
+    record.wandb = run.wandb.status()
 
 
 def stages(run: Run) -> None:
-    """Everything after the refusal check, in order. The record is filled as the results come in."""
+    """Everything after the refusal check, in order. The record is filled as the results come in; what an earlier start has
+    already found out about the trained model is taken from its record."""
     cfg, record = run.cfg, run.record
+    done = take_over(run)
+    run.doing = "while training"
     with stage(record, "train"):
         fitted = train_main(run)
-    record.quality = quality(fitted, run.task)
-    record.kernel_resolved = run.model.kernel
+    run.notes.kernel = fitted.kernel or run.notes.kernel
+    record.quality = {**record.get("quality", {}), **quality(fitted, run.task)}
+    warn(record, [line for line in [diverged(record)] if line])
     warn(record, apart(run.model, run.task, cfg.trainer, record.quality, run.device, run.precision))
-    save_weights(run.model, run.folder.weights, {"config_hash": record.config_hash})
+    run.doing = "after training"
+    if run.protected is None:
+        save_weights(run.model, run.folder.weights, {"config_hash": record.config_hash})
+    finish_stage(run, "train")
+    look_at_decoding(run)
     if run.task.tokenizer is not None:
         record.quality.sample = sample(run.model, run.task, seed=cfg.seed)
-    if cfg.probe.enabled:
-        with stage(record, "probe", aloud=cfg.trainer.progress):
-            probed = run_probe(cfg, run.device)
+    if cfg.probe.enabled and "probe" not in done:
+        with next_stage(run, "probe"):
+            probed = run_probe(cfg, run.device, run.stop)
         record.quality.update(merged_tasks(record.quality, probed))
-    if cfg.measure.leak:
-        with stage(record, "leak", aloud=cfg.trainer.progress):
+        finish_stage(run, "probe")
+    if cfg.measure.leak and "leak" not in done:
+        with next_stage(run, "leak"):
             record.leak = leaks(run.model, run.task, cfg, run.device, run.precision)
             warn(record, decoding_differs(record.leak))
+        finish_stage(run, "leak")
     if cfg.measure.enabled:
-        with stage(record, "cost", aloud=cfg.trainer.progress):
+        with next_stage(run, "cost"):
             record.correct = correctness(cfg, run.device)
             record.cost = costs(run.model, run.task, cfg, run.device, run.precision)
+        finish_stage(run, "cost")
+
+
+def take_over(run: Run) -> list[str]:
+    """The stages that an earlier start of this very run had finished on the model as it is; their results are put in."""
+    old, done = run.folder.old, []
+    if old is not None and old.get("config_hash") == run.record.config_hash and run.protected is None:
+        trained = run.folder.resume_step == run.cfg.trainer.max_steps and run.folder.weights.exists()
+        done = list(old.get("stages_done", [])) if trained else []
+    if old is not None and "train" in done:
+        run.record.update(quality=dict(old["quality"]), stages_done=done)
+        run.record.update({key: old[key] for key in ("leak", "warnings") if key in old})
+        run.record.environment.stage_seconds = dict(old["environment"].get("stage_seconds", {}))
+    return done
+
+
+def finish_stage(run: Run, name: str) -> None:
+    """It is over and its results are in the record; a stop that came meanwhile ends the run here."""
+    run.record.setdefault("stages_done", [])
+    run.record.stages_done = list(dict.fromkeys([*run.record.stages_done, name]))
+    run.stop.check()
+
+
+@contextmanager
+def next_stage(run: Run, name: str) -> Iterator[None]:
+    """`stage`, said aloud where progress is shown."""
+    run.doing = f"in {DOING[name]}"
+    with stage(run.record, name, aloud=run.cfg.trainer.progress):
+        yield
+
+
+def look_at_decoding(run: Run) -> None:
+    """Put in the kernels of training, prefill and decoding, and how far decoding is from the parallel pass."""
+    record, kernels = run.record, {"training": run.notes.kernel, "prefill": None, "decoding": None}
+    if run.notes.kernel is None:
+        warn(record, ["the kernel of training is not known: an earlier start trained this and did not record it"])
+    try:
+        found = decoding(run.model, run.task, run.device, run.precision)
+        kernels |= found.pop("kernels")
+        record.decoding = found
+        if not found["passed"]:
+            warn(record, [
+                f"decoding differs from the parallel pass by up to {found['max_difference']:.2g} "
+                f"(bound {found['bound']:.2g})"
+            ])  # fmt: skip
+    except Exception as error:  # a model that cannot decode is trained all the same; the reader is told
+        record.decoding = {"max_difference": None, "bound": None, "passed": None}
+        warn(record, [f"decoding was not compared with the parallel pass: {'; '.join(outcome(error)[1])}"])
+    record.update(kernels=kernels, kernel_resolved=run.notes.kernel)
 
 
 def warn(record: Record, sentences: list[str]) -> None:
@@ -157,11 +272,13 @@ def stage(record: Record, name: str, aloud: bool = False) -> Iterator[None]:
 def train_main(run: Run) -> Fitted:
     """Train on the main task, with every logger."""
     cfg, folder = run.cfg, run.folder
+    assert run.wandb is not None
     table = folder.path / "metrics.csv" if cfg.logger.csv else None
     return fit(
         run.model, run.task, cfg.trainer, seed=cfg.seed, device=run.device, precision=run.precision,
         loggers=[JsonLines(folder.metrics, folder.resume_step, table), WandbLogger(run.wandb)],
         checkpoint=folder.checkpoint, resume_from=folder.resume_from, title=f"{cfg.attention.name} · {run.task.name}",
+        stop=run.stop, note=run.notes.at,
     )  # fmt: skip
 
 
@@ -229,6 +346,7 @@ def quality(fitted: Fitted, task: Task) -> dict[str, Any]:
     found: dict[str, Any] = {
         key: last.get(key) for key in ("val_loss_nats", "val_bits_per_byte", "val_perplexity", "val_tokens")
     }
+    found["uniform_loss_nats"] = math.log(task.vocab_size)
     found |= {"train_loss_nats": fitted.latest.get("train_loss_nats"), "tokens_seen": fitted.tokens_seen}
     found["curve"] = [[point["tokens"], point["val_loss_nats"]] for point in fitted.curve]
     found["data"] = task.provenance
@@ -243,14 +361,6 @@ def merged_tasks(quality: dict[str, Any], probe: dict[str, Any]) -> dict[str, An
     return {
         key: {**quality.get(key, {}), **value} if isinstance(value, dict) else value for key, value in probe.items()
     }
-
-
-def close(record: Record, folder: RunFolder, started: float, status: str, reasons: list[str]) -> Record:
-    """Put in how it ended, and write the record."""
-    record.update(status=status, reasons=reasons)
-    record.environment.update(end=now(), seconds=round(time.monotonic() - started, 3))
-    record.save(folder.record)
-    return record
 
 
 def open_wandb(cfg: RunConfig, folder: RunFolder) -> WandbRun:

@@ -107,10 +107,15 @@ def test_a_folder_of_another_run_is_left_alone_and_the_same_run_starts_anew(tmp_
 
 def test_a_broken_checkpoint_stops_a_resumed_run_before_it_starts(tmp_path):
     train(tiny(tmp_path / "run"))
+    record = Record.load(tmp_path / "run/record.json")
+    record.update(status="interrupted")
+    record.save(tmp_path / "run/record.json")
     before = (tmp_path / "run/record.json").read_bytes()
     (tmp_path / "run/checkpoints/last.ckpt").write_bytes(b"PK\x03\x04 cut short")
-    with pytest.raises(RequestError, match="cannot be read"):
-        train(tiny(tmp_path / "run", resume=True))
+    for resume in (True, False):
+        with pytest.raises(RequestError, match="cannot be read") as caught:
+            train(tiny(tmp_path / "run", resume=resume))
+        assert "restart=true" in str(caught.value)
     assert (tmp_path / "run/record.json").read_bytes() == before
 
 

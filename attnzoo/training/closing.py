@@ -1,0 +1,80 @@
+"""How a start ends: what goes into the record, what is said, and where a traceback is kept."""
+
+from __future__ import annotations
+
+import signal
+import traceback
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attnzoo.errors import Stopped, shortened
+from attnzoo.measure.environment import now
+from attnzoo.measure.outcome import outcome, where
+from attnzoo.measure.record import Record
+from attnzoo.model.weights import save_weights
+
+if TYPE_CHECKING:
+    from attnzoo.training.run import Run
+
+NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
+HEADER = "attnzoo: this start ended in"
+"""Begins each traceback in a run's log."""
+LONGEST_SHOWN = 20_000  # characters of a traceback on the terminal; the log has it whole
+
+
+def close(run: Run, status: str, reasons: list[str]) -> Record:
+    """Put in how it ended, and write the record. A record of before that is ok stays unless this one is too: it then says
+    that there was another start."""
+    record, known = run.record, run.notes
+    with run.stop.shield():
+        record.update(status=status, reasons=reasons)
+        record.environment.update(end=now(), seconds=known.seconds)
+        start: dict[str, Any] = known.entry(status, record.get("kernels")) | ({"reasons": reasons} if reasons else {})
+        record.update(starts=[*known.starts, start], history=known.history)
+        if run.protected is not None and status != "ok":
+            kept = Record(run.protected)
+            kept.update(starts=[*(known.starts or kept.get("starts", [])), start])
+            kept.save(run.folder.record)
+            return record
+        if run.protected is not None:
+            save_weights(run.model, run.folder.weights, {"config_hash": record.config_hash})
+        if run.protected is not None or not (run.folder.path / "config.yaml").exists():
+            run.folder.write_config(run.cfg)
+        record.save(run.folder.record)
+    return record
+
+
+def failed(run: Run, error: BaseException) -> Record:
+    """The record of a start that broke, or was refused, with the place in the code; its traceback goes to the log."""
+    status, reasons = outcome(error)
+    if status != "refused":
+        run.record.error = {"type": type(error).__name__, "frame": where(error), "log": run.folder.log.name}
+        text = f"{HEADER} {type(error).__name__}, {now()}\n{''.join(traceback.format_exception(error))}"
+        with suppress(OSError), open(run.folder.log, "a", encoding="utf-8", errors="backslashreplace") as log:
+            log.write(text)
+    return close(run, status, reasons)
+
+
+def last_traceback(log: Path) -> str:
+    """What `failed` wrote last; '' where there is none."""
+    said = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
+    return shortened(said.rpartition(HEADER)[2].partition("\n")[2], LONGEST_SHOWN)
+
+
+def stopped_by(ended: BaseException) -> int | None:
+    """The signal behind an exception; None where code of its own accord asked to exit."""
+    if isinstance(ended, Stopped):
+        return ended.signum
+    if isinstance(ended, KeyboardInterrupt):
+        return signal.SIGINT
+    return (
+        signal.SIGTERM if type(ended).__name__ == "SIGTERMException" else None
+    )  # Lightning's, under a foreign handler
+
+
+def how_it_stopped(run: Run, signum: int) -> str:
+    """'stopped by Ctrl-C while training, at step 40 of 300; the same command goes on from there'."""
+    step, last = run.notes.step, run.cfg.trainer.max_steps
+    where_to = "the same command goes on from there" if step else "the same command starts at step 0"
+    return f"stopped by {NAMES.get(signal.Signals(signum), signum)} {run.doing}, at step {step} of {last}; {where_to}"
