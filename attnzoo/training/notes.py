@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from attnzoo.files import finite
 from attnzoo.measure.environment import now, resolve_precision
 from attnzoo.training.config import RunConfig
 from attnzoo.training.folder import RunFolder
@@ -76,13 +77,13 @@ def notes(cfg: RunConfig, folder: RunFolder, device: str, precision: str) -> Not
     saved = folder.saved
     starts = [] if cfg.trainer.restart else max(old.get("starts", []), saved.get("starts", []), key=len)
     history = max(old.get("history", []), saved.get("history", []), key=len)
-    history = [dict(entry) for entry in history] if folder.resume_from else []
+    history = finite(history) if folder.resume_from else []  # plain values, which a checkpoint may hold
     there = folder.there.trainer.max_steps if folder.there else cfg.trainer.max_steps
     if folder.resume_from and there != cfg.trainer.max_steps and there not in [h.get("max_steps") for h in history]:
         history.append({"max_steps": there, "to_step": folder.resume_step, "status": old.get("status", "killed")})
     kernel = saved.get("kernel") or old.get("kernel_resolved") if folder.resume_from else None
     return Notes(
-        [dict(start) for start in starts], history, precision, device, cfg.trainer.max_steps, folder.resume_step,
+        finite(starts), history, precision, device, cfg.trainer.max_steps, folder.resume_step,
         None if kernel == "not run yet" else kernel, folder.resume_step,
     )  # fmt: skip
 
