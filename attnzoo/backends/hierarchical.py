@@ -38,8 +38,8 @@ class Hierarchical(Attention):
     nodes a level, none before the query's block is wholly behind it. All in one softmax, a node with the weight of the keys
     it stands for: where the keys of each node are equal, this is exact attention.
     Cost: time and memory O(T·c·log2(T/c)·D).
-    State: the last two blocks of each level, 4·c·log2(2T/c)·G·D in float32: a new token costs O(c·log2(T/c)·D). A prefill
-    runs block after block.
+    State: the last two blocks of each of L = ⌈log2(T/c)⌉ levels, one at least: 4·c·L·G·D and 2·c·L numbers of tokens, in float32;
+    a new token costs O(c·L·D). A prefill runs block after block.
     Gives up: which of the tokens of a far node it was.
     Departures: the paper pools queries too. Half-precision input is computed in float32. Nodes count from the first slot,
     also with left padding or documents, and hold the real keys of the document of their last token.
