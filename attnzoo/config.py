@@ -24,6 +24,7 @@ from attnzoo.training.config import (
     to_dict,
     to_yaml,
 )
+from attnzoo.training.init_from import identified
 from attnzoo.training.validation import faults, machine_faults
 
 FREE = ("attention.", "options.", "model.attention_options.")
@@ -75,6 +76,10 @@ def compose(
                 "(model.attention_options has their options, model.attention_pattern=[] takes the pattern away)"
             )
         found += _fill_options(cfg, load_backends)
+        try:
+            cfg = identified(cfg)
+        except RequestError as error:
+            found += [error.message, *error.reasons]
         if cfg.run_dir == "auto" and not isinstance(cfg, SweepConfig):  # its folder depends on all of its cells
             cfg.run_dir = default_folder(cfg)
         found += faults(cfg) + machine_faults(cfg)

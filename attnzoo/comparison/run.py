@@ -20,6 +20,8 @@ from attnzoo.lock import locked
 from attnzoo.measure.record import Record
 from attnzoo.report import write_report
 from attnzoo.training.config import CompareConfig
+from attnzoo.training.init_from import identified
+from attnzoo.training.together import process_faults
 from attnzoo.training.validation import faults, machine_faults
 
 SUMMARY_SECONDS = 300.0
@@ -47,7 +49,7 @@ def compare(cfg: CompareConfig, *, started: float | None = None) -> list[Record]
     demand("this comparison cannot be started", instance("cfg", cfg, CompareConfig, expected))
     if wrong := faults(cfg) + machine_faults(cfg):
         raise RequestError("this comparison cannot be started", wrong)
-    return carry_out(plan(cfg), started=started)
+    return carry_out(plan(identified(cfg)), started=started)
 
 
 def carry_out(plan: Plan, *, started: float | None = None) -> list[Record]:
@@ -58,6 +60,8 @@ def carry_out(plan: Plan, *, started: float | None = None) -> list[Record]:
         AttnzooError: the timing rounds failed; everything else is done and written.
     """
     cells, folder = plan.cells, plan.folder
+    if several := process_faults():
+        raise RequestError("this comparison cannot be started", several)
     with locked(folder):
         write_plan(plan)
         done = {cell.run for cell in cells if cell.finished()}

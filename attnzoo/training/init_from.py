@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from attnzoo.errors import RequestError
 from attnzoo.files import read_json
@@ -18,6 +18,7 @@ from attnzoo.training.config import RunConfig, is_export, load_config, to_dict
 if TYPE_CHECKING:
     from attnzoo.model import CausalLM
 
+Config = TypeVar("Config", bound=RunConfig)
 LARGEST_HEADER = 100_000_000  # bytes, as in safetensors itself
 FIT = ("n_layers", "d_model", "n_heads", "n_kv_heads", "head_dim", "norm", "mlp", "projection", "rope_dim")
 """Settings of a model that its weights were made for; some change no shape."""
@@ -29,7 +30,7 @@ def weights_file(folder: str | Path) -> Path:
     return folder / "model.safetensors" if is_export(folder) else folder / "checkpoints" / "model.safetensors"
 
 
-def identified(cfg: RunConfig) -> RunConfig:
+def identified(cfg: Config) -> Config:
     """The configuration with the SHA-256 of the weights it starts from. Where they are gone, a run that has started from
     them goes on: its folder knows it.
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
-from attnzoo.arguments import LARGEST_SEED
+from attnzoo.arguments import LARGEST, LARGEST_SEED, shown
 from attnzoo.data.sources import data_problems
 from attnzoo.model.config import hybrid_parts
 from attnzoo.model.validation import (
@@ -58,6 +59,19 @@ POSITIVE = keys(
     root="time_limit",
 )
 
+LARGEST_OF = {
+    **dict.fromkeys(keys(model="n_layers", probe="n_layers"), 10_000),
+    **dict.fromkeys(keys(model="n_heads n_kv_heads", probe="n_heads"), 65_536),
+    **dict.fromkeys(keys(model="d_model head_dim latent_dim mlp_width", probe="d_model", data="bpe_vocab"), 2**24),
+    **dict.fromkeys(keys(trainer="batch_size accumulate", probe="batch_size"), 2**20),
+    **dict.fromkeys(keys(task="n_tokens n_symbols", probe_task="n_tokens n_symbols"), 2**26),
+    **dict.fromkeys(keys(trainer="max_steps", probe="max_steps"), 10**9),
+    "trainer.threads": 4096,
+    "seed": LARGEST_SEED,
+}
+"""What a count may be at most: far above what anybody trains, far below where memory, indices and dates overflow. Every other
+whole number, an attention's own too, is at most `LARGEST`."""
+
 BOUNDS: Bounds = [
     (AT_LEAST_ONE, *at_least(1)),
     (AT_LEAST_TWO, *at_least(2)),
@@ -72,6 +86,8 @@ def faults(cfg: RunConfig) -> list[str]:
     """Every value that makes no sense, alone or beside another. The machine is not looked at."""
     if wrong := read(type(cfg), plain(cfg))[1]:
         return wrong  # what is of another type cannot be compared with a bound
+    if beyond := [*_unwritable(plain(cfg)), *_too_large(plain(cfg))]:
+        return beyond
     found = [*value_faults(cfg, BOUNDS, CHOICES), *model_faults(cfg.model, cfg.positions)]
     if not all(0 <= beta < 1 for beta in cfg.trainer.betas):
         found.append(f"trainer.betas={list(cfg.trainer.betas)}: each must be at least 0 and below 1")
@@ -91,6 +107,43 @@ def faults(cfg: RunConfig) -> list[str]:
     if isinstance(cfg, CompareConfig):
         found += _comparison_faults(cfg)
     return found
+
+
+def _too_large(values: Any, key: str = "") -> Iterator[str]:
+    """Whole numbers that nothing can count to, wherever they stand."""
+    for name, value in _leaves(values, key):
+        most = LARGEST_SEED if name.startswith("seeds") else LARGEST_OF.get(name, LARGEST)
+        if isinstance(value, int) and abs(value) > most:
+            yield f"{name}={shown(value)}: must be at most {most}"
+
+
+def _unwritable(values: Any) -> Iterator[str]:
+    """Texts that are no Unicode, such as a file name in another encoding: no record, log or table could hold them."""
+    for name, value in _leaves(values):
+        for text in (name, value):
+            if isinstance(text, str) and not _encodes(text):
+                yield f"{ascii(name)[1:-1]}={value!a}: this is not UTF-8; rename it"
+                break
+
+
+def _encodes(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _leaves(values: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """('trainer.max_steps', 300), ('seeds[0]', 0), …"""
+    if isinstance(values, Mapping):
+        for name, value in values.items():
+            yield from _leaves(value, f"{key}.{name}" if key else str(name))
+    elif isinstance(values, (list, tuple)):
+        for n, value in enumerate(values):
+            yield from _leaves(value, f"{key}[{n}]")
+    else:
+        yield key, values
 
 
 def machine_faults(cfg: RunConfig) -> list[str]:
