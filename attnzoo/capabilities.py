@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
 
 import torch
 
+from attnzoo.arguments import demand, fault, flag, instance, number, text
+from attnzoo.errors import unknown
 from attnzoo.masks import FIELDS
 
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -82,6 +84,29 @@ class Capabilities:
     state: float = 1.0
     shift_invariant: bool = True
     bitwise_prefix: bool = True
+
+    def __post_init__(self) -> None:
+        flags = [f.name for f in fields(self) if f.type == "bool"]
+        kinds = ("cpu", "cuda")
+        demand(
+            "these capabilities make no sense",
+            instance("masks", self.masks, (frozenset, set), "a frozenset of mask fields")
+            or [
+                unknown("mask field", str(each), FIELDS) for each in sorted(map(str, self.masks)) if each not in FIELDS
+            ],
+            text("positions", self.positions, ("rope", "none")),
+            *(flag(name, getattr(self, name)) for name in flags),
+            *(number(name, getattr(self, name), lambda x: x >= 0, "0 or more") for name in ("time", "memory", "state")),
+            _tuple_of("dtypes", self.dtypes, lambda each: isinstance(each, torch.dtype), "torch dtypes"),
+            *(
+                _tuple_of(name, getattr(self, name), lambda each: each in kinds, f"devices ({', '.join(kinds)})")
+                for name in ("devices", "training_devices")
+            ),
+        )
+
+
+def _tuple_of(name: str, value: Any, right: Callable[[Any], bool], expected: str) -> list[str]:
+    return [] if isinstance(value, tuple) and all(map(right, value)) else fault(name, value, f"a tuple of {expected}")
 
 
 @dataclass(frozen=True)

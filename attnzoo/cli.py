@@ -10,13 +10,17 @@ import atexit
 import errno
 import gc
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
-from typing import IO, NoReturn
+from contextlib import nullcontext
+from types import ModuleType
+from typing import IO, Any, NoReturn
 
 import attnzoo
 from attnzoo.errors import AttnzooError, RequestError, Stopped, unknown
+from attnzoo.terminal import one_line, printable
 
 COMMANDS = {
     "list": "the backends: what they can do, and what runs on this machine",
@@ -45,27 +49,53 @@ class Parser(argparse.ArgumentParser):
         return self.prog.removeprefix("attnzoo").strip() or "options"
 
     def error(self, message: str) -> NoReturn:
-        raise RequestError(f"{self.command}: {message}")
+        raise RequestError(f"{self.command}: {message}", list(dict.fromkeys(self._wrong())))
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
-        """All arguments, options and positionals in any order."""
+        """All arguments, options and positionals in any order; every fault at once."""
         parsed, extra = self.parse_known_intermixed_args(argv)
         options = [word for action in self._actions for word in action.option_strings]
-        if extra:
-            faults = [
-                unknown("option", word, options) if word.startswith("-") else f"{word!r} is too much" for word in extra
-            ]
+        faults = [
+            unknown("option", word.partition("=")[0], options) if word.startswith("-") else f"{word!r} is too much"
+            for word in extra
+        ]
+        faults = list(dict.fromkeys([*self._wrong(), *faults]))
+        if faults:
             raise RequestError(f"{self.command}: {faults[0]}", faults[1:])
         return parsed
+
+    def _wrong(self) -> list[str]:
+        """What is wrong with values; argparse would stop at the first."""
+        return self.__dict__.setdefault("_wrong_values", [])
+
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        try:
+            return super()._get_value(action, arg_string)
+        except argparse.ArgumentError as error:
+            name = action.option_strings[-1] if action.option_strings else action.metavar or action.dest
+            shown = arg_string if len(arg_string) <= 80 else f"{arg_string[:80]}…"
+            self._wrong().append(f"{name} {shown}: {error.message}")
+            return None
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            self._wrong().append(unknown(f"value of {action.option_strings[-1]}", str(value), map(str, action.choices)))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the return value is the process's exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words
+    for stream in (sys.stdout, sys.stderr):  # a terminal that lacks a character shows its escape
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    if debug:
+        import logging
+
+        logging.basicConfig(level=logging.INFO, format="%(message)s")
     atexit.register(gc.freeze)  # what torch loaded is not looked through once more at the end, for 0.2 s
     try:
-        status = run([word for word in words if word != "--debug"], debug)
+        status = run([_text(word) for word in words if word != "--debug"], debug)
         sys.stdout.flush()
         return status
     except AttnzooError as error:
@@ -104,8 +134,32 @@ def run(words: list[str], debug: bool = False) -> int:
         parser.add_argument("--debug", action="store_true", help="keep the traceback of an error")
         arguments = parser.parse(words[1:])
         arguments.debug = debug
-        return module.run(arguments)
+        from attnzoo.commands import one_document
+
+        with one_document() if getattr(arguments, "json", False) else nullcontext():
+            return _carry_out(module, arguments)
     return _about(words)
+
+
+def _carry_out(module: ModuleType, arguments: argparse.Namespace) -> int:
+    """The command itself; code of others that ends the program is no success."""
+    try:
+        return module.run(arguments)
+    except SystemExit as error:
+        raise AttnzooError(f"some code that was run ended the program: SystemExit: {error}") from error
+
+
+def _text(word: str) -> str:
+    """A word of the command line. What is no text is refused before any work: records, configurations and pages are UTF-8.
+
+    Raises:
+        RequestError: bytes that are no UTF-8.
+    """
+    try:
+        word.encode()
+    except UnicodeEncodeError as error:
+        raise RequestError(f"{word} is not UTF-8: names of files and values must be") from error
+    return word
 
 
 def _about(words: list[str]) -> int:
@@ -134,7 +188,7 @@ def _about(words: list[str]) -> int:
 
 
 def _say(message: str, status: int) -> int:
-    print(f"attnzoo: {message}", file=sys.stderr)
+    print(f"attnzoo: {printable(message)}", file=sys.stderr)
     return status
 
 
@@ -145,9 +199,11 @@ def _unexpected(error: Exception, debug: bool) -> int:
         return 1
     import tempfile
 
-    with tempfile.NamedTemporaryFile("w", prefix="attnzoo-", suffix=".txt", delete=False) as file:
+    with tempfile.NamedTemporaryFile(
+        "w", prefix="attnzoo-", suffix=".txt", delete=False, encoding="utf-8", errors="backslashreplace"
+    ) as file:
         _print_traceback(file)
-    return _say(f"unexpected {type(error).__name__}: {error}\nThe traceback is in {file.name}; --debug prints it", 1)
+    return _say(f"unexpected {one_line(error)}\nThe traceback is in {file.name}; --debug prints it", 1)
 
 
 def _print_traceback(file: IO[str] | None = None) -> None:

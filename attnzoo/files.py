@@ -57,6 +57,25 @@ def check_writable(path: str | os.PathLike[str]) -> None:
         raise RequestError(f"cannot write {path}: {error.strerror or error}") from error
 
 
+def check_new_folder(path: str | os.PathLike[str]) -> None:
+    """See that a new folder can be made there, before the work that fills it; nothing is made.
+
+    Raises:
+        RequestError: it cannot, or something is there already that is no empty folder.
+    """
+    path = Path(path)
+    try:
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise RequestError(f"{path} is there already: choose a new folder")
+        above = next(parent for parent in path.absolute().parents if parent.exists())
+    except OSError as error:
+        raise RequestError(f"cannot write {path}: {error.strerror or error}") from error
+    if not above.is_dir():
+        raise RequestError(f"cannot write {path}: {above} is a file")
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise RequestError(f"cannot write {path}: no permission to write in {above}")
+
+
 def write_folder_atomic(path: str | os.PathLike[str], files: Mapping[str, bytes]) -> Path:
     """A new folder with these files, whole or not at all.
 
@@ -64,8 +83,7 @@ def write_folder_atomic(path: str | os.PathLike[str], files: Mapping[str, bytes]
         RequestError: something is there already that is no empty folder, or it cannot be written.
     """
     path = Path(path)
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise RequestError(f"{path} is there already: choose a new folder")
+    check_new_folder(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as temporary:
@@ -79,8 +97,8 @@ def write_folder_atomic(path: str | os.PathLike[str], files: Mapping[str, bytes]
 
 
 def write_text_atomic(path: str | os.PathLike[str], text: str) -> Path:
-    """`write_bytes_atomic` for UTF-8 text."""
-    return write_bytes_atomic(path, text.encode())
+    """`write_bytes_atomic` for UTF-8 text; what is none (of a file's name, of others' code) is written as an escape."""
+    return write_bytes_atomic(path, text.encode(errors="backslashreplace"))
 
 
 def write_json_atomic(path: str | os.PathLike[str], obj: Any) -> Path:

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 import sys
 import typing
 from collections.abc import Iterator, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from attnzoo.errors import RequestError, nearest, unknown, unknown_backend
+from attnzoo.plugins import usable_names
 from attnzoo.training.config import CompareConfig, RunConfig, SweepConfig
 
 SCHEMAS: dict[str, type[RunConfig]] = {"train": RunConfig, "compare": CompareConfig, "sweep": SweepConfig}
 GROUPS = ("attention", "positions", "model", "data", "task", "probe", "trainer", "measure", "logger", "experiment")
-PLUGINS = "attnzoo.backends"
 
 
 def conf_dir() -> Path:
@@ -35,16 +33,10 @@ def conf_dir() -> Path:
     raise RequestError("the configuration folder is missing", [f"{place} has no train.yaml" for place in places])
 
 
-@cache
-def plugin_names() -> list[str]:
-    """Names of the backends that other packages bring, read from their metadata without importing them."""
-    return sorted({point.name for point in importlib.metadata.entry_points(group=PLUGINS)})
-
-
 def backend_names() -> list[str]:
     """Every backend that may be asked for: the package's own, plugins, and what this process has registered."""
     registry = sys.modules.get("attnzoo.registry")
-    return sorted({*presets("attention"), *plugin_names(), *(registry.list_backends() if registry else ())})
+    return sorted({*presets("attention"), *usable_names(), *(registry.list_backends() if registry else ())})
 
 
 def presets(group: str, folders: Sequence[Path] = ()) -> list[str]:

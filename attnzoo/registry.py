@@ -4,41 +4,32 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import importlib.metadata
 import inspect
 import pkgutil
-import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
-from typing import Any, TypeVar, get_type_hints
+from types import ModuleType
+from typing import Any, TypeVar
 
 import torch
 
 from attnzoo.arguments import demand, fault, flag, instance, number, text, whole
 from attnzoo.arguments import device as check_device
 from attnzoo.arguments import dtype as check_dtype
-from attnzoo.capabilities import Capabilities, Options, Request
+from attnzoo.capabilities import Options, Request
 from attnzoo.contract import Attention
+from attnzoo.declared import definition_faults
 from attnzoo.errors import Refused, RequestError, unknown, unknown_backend
 from attnzoo.masks import Mask
+from attnzoo.plugins import BrokenPlugin, Unusable, entry_points, load_point, name_faults
+from attnzoo.settings import read
+from attnzoo.terminal import one_line
 
-GROUP = "attnzoo.backends"
 AttentionClass = TypeVar("AttentionClass", bound=type[Attention])
 
 
-@dataclass(frozen=True)
-class BrokenPlugin:
-    """A plugin that could not be imported: its name, the one-line error, and the traceback."""
-
-    name: str
-    distribution: str
-    error: str
-    trace: str
-
-
 _classes: dict[str, type[Attention]] = {}
-_broken: dict[str, BrokenPlugin] = {}
+_broken: list[BrokenPlugin] = []
 _origin: dict[str, str] = {}
 
 
@@ -46,17 +37,19 @@ def register(name: str) -> Callable[[AttentionClass], AttentionClass]:
     """Class decorator that makes an `Attention` known as ``name``.
 
     Raises:
-        RequestError: the name is taken, or the class lacks a docstring, ``source`` or ``capabilities``.
+        RequestError: the name is taken or cannot be one, or the class lacks a docstring, ``source`` or ``capabilities``.
     """
 
-    demand("this cannot be registered", text("name", name) or ([] if name else ["name='': must not be empty"]))
+    demand("this cannot be registered", name_faults(name))
 
     def add(cls: AttentionClass) -> AttentionClass:
         if not (inspect.isclass(cls) and issubclass(cls, Attention)):
             raise RequestError(
                 f"this cannot be registered as {name!r}", fault("cls", cls, "a class that extends attnzoo.Attention")
             )
-        _check_definition(name, cls)
+        faults = [*_taken(name, cls), *definition_faults(cls, Attention)]
+        if faults:
+            raise RequestError(f"{cls.__qualname__} cannot be registered as {name!r}", faults)
         cls.name = name
         _classes[name] = cls
         _origin.setdefault(name, cls.__module__.split(".")[0])
@@ -72,9 +65,9 @@ def list_backends() -> list[str]:
 
 
 def broken_plugins() -> list[BrokenPlugin]:
-    """Plugins that failed to import, with their errors."""
+    """Plugins that cannot be used, with their errors."""
     load()
-    return [_broken[name] for name in sorted(_broken)]
+    return sorted(_broken, key=lambda plugin: (plugin.name, plugin.distribution))
 
 
 def origin(name: str) -> str:
@@ -93,33 +86,46 @@ def get(name: str) -> type[Attention]:
     load()
     if name in _classes:
         return _classes[name]
-    if name in _broken:
-        plugin = _broken[name]
-        raise RequestError(f"backend {name!r} of {plugin.distribution} failed to import: {plugin.error}")
+    for plugin in _broken:
+        if plugin.name == name:
+            raise RequestError(f"backend {name!r} of {plugin.distribution} failed to import: {plugin.error}")
     raise RequestError(unknown_backend(name, _classes))
 
 
 def parse_options(name: str, options: dict[str, Any]) -> Options:
-    """The backend's own options from plain values, checked by name and type; every fault in one error."""
+    """The backend's own options from plain values, checked by name, type and sense; every fault in one error."""
     values, faults = read_options(get(name), name, options)
-    if faults:
-        raise RequestError(f"{name} cannot take these options", faults)
-    return get(name).Options(**values)
+    if not faults:
+        parsed, faults = _made(get(name), values)
+        if parsed is not None:
+            return parsed
+    raise RequestError(f"{name} cannot take these options", faults)
+
+
+def option_faults(name: str, options: dict[str, Any]) -> list[str]:
+    """What is wrong with a backend's options, by name, type and sense."""
+    values, faults = read_options(get(name), name, options)
+    return faults or _made(get(name), values)[1]
 
 
 def read_options(cls: type[Attention], name: str, options: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Values for the class's ``Options`` from plain ones, and every fault; ``name`` is what the messages call it."""
     known = {f.name for f in dataclasses.fields(cls.Options)}
-    hints = get_type_hints(cls.Options)
     faults = [unknown(f"option of {name}", key, known) for key in options if key not in known]
-    values = {}
-    for key, value in options.items():
-        if key in known:
-            try:
-                values[key] = _coerce(value, hints[key])
-            except (TypeError, ValueError):
-                faults.append(f"attention.{key}={value!r} is not {_spelt(hints[key])}")
-    return values, faults
+    values, wrong = read(cls.Options, {key: value for key, value in options.items() if key in known}, "attention.")
+    if values.get("kernel", "auto") not in ("auto", *cls.kernels):
+        wrong.append(unknown(f"kernel of {name}", values["kernel"], cls.kernels))
+    return values, faults + wrong
+
+
+def _made(cls: type[Attention], values: dict[str, Any]) -> tuple[Options | None, list[str]]:
+    """The options, or why these values make no sense together."""
+    try:
+        return cls.Options(**values), []
+    except RequestError as error:
+        return None, error.reasons or [error.message]
+    except Exception as error:  # other packages raise what they like
+        return None, [one_line(error)]
 
 
 def why_not(
@@ -157,7 +163,7 @@ def why_not(
             flag(key, on)
             for key, on in (("training", training), ("bias", bias), ("bias_gradient", bias_gradient), ("alibi", alibi))
         ),
-        faults,
+        faults or _made(cls, values)[1],
     )
     kind = torch.device(device).type
     reasons = [] if kind != "cuda" or torch.cuda.is_available() else ["no CUDA device is available here"]
@@ -209,15 +215,13 @@ def build(
         _layout_faults(n_heads, n_kv_heads, head_dim, dropout),
         whole("d_model", d_model, 1, optional=True),
         number("scale", scale, optional=True),
-        faults,
+        faults or _made(cls, values)[1],
     )
     parsed = cls.Options(**values)
     kv_heads = n_kv_heads if n_kv_heads is not None else cls.default_kv_heads(n_heads)
     layout = cls.layout_reasons(n_heads, kv_heads)
     if layout:
         raise Refused(f"{name} cannot be built", layout)
-    if parsed.kernel not in cls.kernels:
-        raise RequestError(unknown(f"kernel of {name}", parsed.kernel, cls.kernels))
     return cls(
         n_heads=n_heads,
         n_kv_heads=kv_heads,
@@ -236,17 +240,35 @@ def load() -> None:
 
     for module in pkgutil.iter_modules(home.__path__):
         importlib.import_module(f"{home.__name__}.{module.name}")
-    for point in importlib.metadata.entry_points(group=GROUP):
+    for point in entry_points():
         distribution = point.dist.name if point.dist else "an unknown package"
+        before = dict(_classes)
         try:
-            loaded = point.load()
-            if inspect.isclass(loaded) and issubclass(loaded, Attention) and loaded not in _classes.values():
-                register(point.name)(loaded)
-            _origin[point.name] = distribution
-        except Exception as error:
+            demand("it cannot be used", name_faults(point.name))
+            _take(point.name, load_point(point))
+        except (Unusable, RequestError) as error:
             # a broken plugin must not take the others down; it is shown wherever backends are listed
-            line = f"{type(error).__name__}: {error}"
-            _broken[point.name] = BrokenPlugin(point.name, distribution, line, traceback.format_exc())
+            for name in set(_classes) - set(before):  # what it had registered before it failed
+                del _classes[name], _origin[name]
+            said = str(error) if isinstance(error, Unusable) else "; ".join([error.message, *error.reasons])
+            _broken.append(BrokenPlugin(point.name, distribution, said, getattr(error, "trace", "")))
+        _origin.update(dict.fromkeys(set(_classes) - set(before), distribution))
+
+
+def _take(name: str, loaded: Any) -> None:
+    """Register what an entry point gave, unless its own code has done so."""
+    if isinstance(loaded, ModuleType) and name in _classes:
+        return
+    if not (inspect.isclass(loaded) and issubclass(loaded, Attention)):
+        raise RequestError(
+            "it cannot be used", fault("its entry point", loaded, "a class that extends attnzoo.Attention")
+        )
+    other = next((known for known, cls in _classes.items() if cls is loaded), name)
+    if other != name:
+        raise RequestError(
+            f"its class is registered as {other!r} and its entry point is called {name!r}: give both one name"
+        )
+    register(name)(loaded)
 
 
 def _layout_faults(n_heads: Any, n_kv_heads: Any, head_dim: Any, dropout: Any) -> list[str]:
@@ -258,41 +280,9 @@ def _layout_faults(n_heads: Any, n_kv_heads: Any, head_dim: Any, dropout: Any) -
     ]
 
 
-def _check_definition(name: str, cls: type[Attention]) -> None:
-    faults = []
-    if name in _classes and _classes[name] is not cls:
-        faults.append(f"the name {name!r} is taken by {_classes[name].__module__}.{_classes[name].__qualname__}")
-    if not (cls.__doc__ and "__doc__" in vars(cls) and cls.__doc__.strip()):
-        faults.append("it has no docstring")
-    if not isinstance(getattr(cls, "source", None), str) or not cls.source:
-        faults.append("it names no source (a paper or a document)")
-    if not isinstance(getattr(cls, "capabilities", None), Capabilities):
-        faults.append("it declares no capabilities")
-    elif cls.capabilities.positions not in ("rope", "none"):
-        faults.append(f"its capabilities say positions={cls.capabilities.positions!r}: rope or none")
-    if not (dataclasses.is_dataclass(cls.Options) and issubclass(cls.Options, Options)):
-        faults.append("its Options is not a dataclass that extends attnzoo.Options")
-    if all(getattr(cls, name) is getattr(Attention, name) for name in ("attend", "weights", "pattern")):
-        faults.append("it defines none of attend, weights and pattern")
-    if faults:
-        raise RequestError(f"{cls.__qualname__} cannot be registered as {name!r}", faults)
-
-
-def _coerce(value: Any, hint: Any) -> Any:
-    """A plain value from a configuration as the annotated type; raises when it is something else."""
-    accepted = getattr(hint, "__args__", (hint,)) if "|" in str(hint) or "Optional" in str(hint) else (hint,)
-    if value is None and type(None) in accepted:
-        return None
-    for kind in accepted:
-        base = getattr(kind, "__origin__", kind)
-        if base is tuple and isinstance(value, (list, tuple)):
-            return tuple(value)
-        if base is float and isinstance(value, (int, float)) and not isinstance(value, bool):
-            return float(value)
-        if isinstance(base, type) and isinstance(value, base) and (base is bool or not isinstance(value, bool)):
-            return value
-    raise TypeError(value)
-
-
-def _spelt(hint: Any) -> str:
-    return hint.__name__ if isinstance(hint, type) else str(hint)
+def _taken(name: str, cls: type[Attention]) -> list[str]:
+    """Whose the name is already; names that differ only in case would share a folder on many systems."""
+    same = [known for known, other in _classes.items() if known.lower() == name.lower() and other is not cls]
+    return [
+        f"the name {known!r} is taken by {_classes[known].__module__}.{_classes[known].__qualname__}" for known in same
+    ]

@@ -79,10 +79,11 @@ def _convert_sequence(base: type, kinds: tuple, value: Any, path: str, faults: l
     if not isinstance(value, (list, tuple)):
         faults.append(f"{path}={value!r}: must be a list, such as {path}=[{'…' if value is None else value}]")
         return None
-    if base is tuple and len(value) != len(kinds):
+    counted = base is tuple and bool(kinds) and kinds[-1] is not Ellipsis
+    if counted and len(value) != len(kinds):
         faults.append(f"{path}={list(value)}: must have {len(kinds)} values")
         return None
-    each = kinds if base is tuple else kinds * len(value)
+    each = kinds if counted else (kinds[:1] or (Any,)) * len(value)
     return base(
         _convert(kind, item, f"{path}[{n}]", faults) for n, (kind, item) in enumerate(zip(each, value, strict=True))
     )

@@ -105,6 +105,39 @@ WRONG = [
     "import untrained --out a",
     "report nowhere",
     "report empty.txt",
+    "check sdpa sdpa.kernel=flsh",
+    "check sdpa gla.kernel=fla",
+    "check sliding_window sliding_window.window=0",
+    "check linear linear.chunk=[",
+    "check linear linear.chunk=8 linear.chunk=16",
+    "check linear linear.chunk=8,16",
+    "bench sdpa sdpa.kernel=flsh",
+    "bench sliding_window sliding_window.window=-3",
+    "bench sdpa --lengths 99999999999999999999",
+    "bench sdpa --lengths ² --batch-size nan --rounds 1e9 --seconds inf --limit nan --seed -1",
+    "bench sdpa --out= --html= --against=",
+    "bench sdpa --csv a.txt --html a.txt",
+    "show sdpa kernel=flsh",
+    "show sliding_window window=0",
+    "show sdpa --head 4 --seed 4294967296",
+    "show sdpa --out .svg/",
+    "sample untrained --seed 10000000000000000000000",
+    "sample untrained --tokens 99999999999",
+    "sample untrained --temperature nan",
+    "sample untrained --temperature -1",
+    "sample untrained --temperature inf",
+    "sample untrained --prompt=",
+    "sample=",
+    "leak untrained --tokens 10000000000000000000000 --seed 10000000000000000000000",
+    "leak untrained --device cuda:",
+    "leak untrained --device cuda:²",
+    "train attention=sdpa attention.kernel=flsh",
+    "compare backends=[sdpa] options.sdpa.kernel=flsh",
+    "sweep seed=0,1 attention=sdpa attention.kernel=flsh",
+    "train model.attention_pattern=[sdpa] model.attention_options.sdpa.kernel=flsh",
+    "export untrained --out empty.txt",
+    "export untrained --out empty.txt/deeper",
+    "list --json=1",
     "list --jsn",
     "list extra",
     "--versoin",
@@ -152,6 +185,94 @@ def test_a_wrong_request_in_a_real_process(line: str, place: Path) -> None:
     assert "Traceback" not in done.stderr
     assert "Warning" not in done.stderr
     assert sorted(place.rglob("*")) == before
+
+
+def test_every_wrong_flag_is_in_one_message(capsys: pytest.CaptureFixture) -> None:
+    words = "sample run --seed 1e22 --tokens 99999999999 --temperature nan --top-p 0 --device cdua --topk=1"
+    assert cli.main(words.split()) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "attnzoo: sample: --seed 1e22: must be a whole number, 0 to 4294967295",
+        "  - --tokens 99999999999: must be a whole number, 1 to 1048576",
+        "  - --temperature nan: must be a number, 0 or more",
+        "  - --top-p 0: must be a number, more than 0 and at most 1",
+        "  - --device cdua: unknown device 'cdua'; did you mean 'cuda'? valid: auto, cpu, cuda",
+        "  - unknown option '--topk'; did you mean '--top-k'? valid: --debug, --device, --help, --prompt, --seed, --temperature, "
+        "--tokens, --top-k, --top-p, -h",
+    ]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "check sdpa sdpa.kernel=flsh",
+        "bench sdpa sdpa.kernel=flsh",
+        "show sdpa kernel=flsh",
+        "train attention.kernel=flsh",
+    ],
+)
+def test_a_misspelt_kernel_is_named_with_the_nearest(line: str, place: Path, capsys: pytest.CaptureFixture) -> None:
+    assert cli.main(line.split()) == 2
+    assert "unknown kernel of sdpa 'flsh'; did you mean 'flash'?" in capsys.readouterr().err
+
+
+def test_an_option_is_read_alike_by_every_command(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    import attnzoo as package
+
+    cfg = package.compose("train", ["attention=softcap", "attention.cap=1e1"])
+    assert cfg.attention.options["cap"] == 10.0
+    assert cli.main(["show", "softcap", "cap=1e1", "--tokens", "4", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["options"]["cap"] == 10.0
+    assert package.build("softcap", n_heads=1, head_dim=4, cap="1e1").options.cap == 10.0
+    words = "check softcap softcap.cap=1e1 --only determinism --quick --dtype float32 --json"
+    assert cli.main(words.split()) == 0
+    for wrong in ("on", "0x10", "a", "null", "[1]"):
+        for line in (
+            f"show softcap cap={wrong}",
+            f"check softcap softcap.cap={wrong}",
+            f"train attention=softcap attention.cap={wrong}",
+        ):
+            assert cli.main(line.split()) == 2, line
+            assert "attention.cap=" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["report"],
+        ["leak"],
+        ["export", "run", "--out"],
+        ["show", "sdpa", "--out"],
+        ["train", "attention=sdpa"],
+        ["list"],
+    ],
+)
+def test_what_is_no_text_is_refused_before_any_work(
+    words: list[str], place: Path, capsys: pytest.CaptureFixture
+) -> None:
+    assert cli.main([*words, os.fsdecode(b"run_dir=\xff")]) == 2
+    assert capsys.readouterr().err.startswith("attnzoo: run_dir=\\udcff is not UTF-8")
+
+
+def test_code_that_ends_the_program_is_no_success(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    def leave(arguments: object) -> int:
+        raise SystemExit(0)
+
+    monkeypatch.setattr("attnzoo.commands.list.run", leave)
+    assert cli.main(["list"]) == 1
+    assert "ended the program" in capsys.readouterr().err
+
+
+def test_a_terminal_without_unicode_is_enough(tmp_path: Path) -> None:
+    root = Path(cli.__file__).resolve().parents[1]
+    environment = dict(os.environ, PYTHONPATH=str(root), PYTHONIOENCODING="ascii")
+    for words in (["bench", "--help"], ["show", "sdpa", "--tokens", "2", "--json"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "attnzoo", *words], cwd=tmp_path, env=environment, capture_output=True
+        )
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert done.stdout.decode("ascii")
 
 
 def test_every_fault_and_the_nearest_name_are_in_the_message(capsys: pytest.CaptureFixture) -> None:
@@ -524,7 +645,7 @@ def test_bash_completes(line: str, replies: list[str], tmp_path: Path) -> None:
 
 
 def raising(error: BaseException):
-    def run(words: list[str]) -> int:
+    def run(words: list[str], debug: bool = False) -> int:
         raise error
 
     return run

@@ -19,6 +19,7 @@ LAYERS = [  # ground floor first; a file may import from its own row and from th
         "shapes",
         "files",
         "terminal",
+        "plugins",
         "redact",
         "lock",
         "settings",

@@ -86,7 +86,7 @@ def test_options_by_name_and_type():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"width": 2.5}, {"width": True}, {"rate": "fast"}, {"on": 1}, {"word": 3}, {"sizes": 4}], ids=str
+    "wrong", [{"width": 2.5}, {"width": True}, {"rate": "fast"}, {"on": 1}, {"word": True}, {"sizes": 4}], ids=str
 )
 def test_options_of_the_wrong_type(wrong):
     register("mine")(make(Options=Settings))

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
+from attnzoo.commands.flags import device
 from attnzoo.errors import RequestError
 from attnzoo.files import finite
 from attnzoo.lazy import uncollected
 from attnzoo.redact import redacted
+from attnzoo.settings import plain
+from attnzoo.terminal import printable, stdout_apart
 from attnzoo.training.config import RunConfig, is_export, load_config, to_yaml
 
 # a refused run was a wrong request; a refused cell of a comparison is a result
@@ -24,7 +29,11 @@ def add_json(parser: ArgumentParser) -> None:
 
 def add_device(parser: ArgumentParser) -> None:
     parser.add_argument(
-        "--device", default="auto", metavar="auto|cpu|cuda", help="where it runs (auto: CUDA if there is one)"
+        "--device",
+        type=device,
+        default="auto",
+        metavar="auto|cpu|cuda",
+        help="where it runs (auto: CUDA if there is one)",
     )
 
 
@@ -66,8 +75,6 @@ def composed(kind: str, arguments: Namespace) -> RunConfig | None:
 
 def names_and_options(words: Iterable[str]) -> tuple[list[str], dict[str, dict[str, Any]], list[str]]:
     """Names, NAME.OPTION=VALUE as name -> option -> value, and what is neither."""
-    import yaml
-
     names: list[str] = []
     options: dict[str, dict[str, Any]] = {}
     faults: list[str] = []
@@ -77,14 +84,49 @@ def names_and_options(words: Iterable[str]) -> tuple[list[str], dict[str, dict[s
         if not equals:
             names.append(word)
         elif dot and name and option:
-            options.setdefault(name, {})[option] = yaml.safe_load(value)
+            value = plain_value(option, value, faults)
+            if option in options.setdefault(name, {}) and options[name][option] != value:
+                faults.append(f"{place} is given twice")
+            options[name][option] = value
         else:
             faults.append(f"{word!r} is neither a name nor NAME.OPTION=VALUE")
     return names, options, faults
 
 
+def plain_value(key: str, text: str, faults: list[str]) -> Any:
+    """The value of KEY=VALUE, read as the commands read it that run a configuration."""
+    from attnzoo.composition import parse_overrides
+
+    before = len(faults)
+    for override in parse_overrides([f"{key}={text}"], faults):
+        if not override.is_sweep_override() and override.package is None:
+            return plain(override.value())
+    if len(faults) == before:
+        faults.append(f"{key}={text} names several values, or none")
+    return None
+
+
 def print_json(value: Any) -> None:
-    print(json.dumps(redacted(finite(value)), indent=2, ensure_ascii=False))
+    """One document on the real stdout (`cli.run` has put what else is printed elsewhere)."""
+    stream = sys.stdout if _document is None else _document
+    unicode = (stream.encoding or "utf-8").lower().replace("-", "") == "utf8"
+    written = json.dumps(redacted(finite(value)), indent=2, ensure_ascii=not unicode)
+    stream.write(printable(written) + "\n")
+    stream.flush()
+
+
+_document: TextIO | None = None
+
+
+@contextmanager
+def one_document() -> Iterator[None]:
+    """Meanwhile stdout holds what `print_json` writes and nothing else, whatever other code prints."""
+    global _document
+    with stdout_apart() as _document:
+        try:
+            yield
+        finally:
+            _document = None
 
 
 def failed(record: dict[str, Any]) -> bool:

@@ -15,11 +15,12 @@ import itertools
 import os
 import sys
 from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
 from typing import Any
 
 from attnzoo import groups
-from attnzoo.commands import add_device, add_json, names_and_options, print_json
-from attnzoo.errors import RequestError, unknown, unknown_backend
+from attnzoo.commands import add_device, add_json, flags, names_and_options, print_json
+from attnzoo.errors import RequestError, unknown_backend
 from attnzoo.files import check_writable, read_json, write_json_atomic, write_text_atomic
 from attnzoo.redact import redacted
 
@@ -54,29 +55,49 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--level", choices=("operator", "model"), default="operator", help="the attention alone, or a model"
     )
-    parser.add_argument("--ops", default="", metavar="OP,…", help="of the level's works only these (all)")
-    parser.add_argument("--lengths", default="512,1024,2048", metavar="T,T,…", help="sequence lengths (512,1024,2048)")
+    parser.add_argument("--ops", type=flags.words, metavar="OP,…", help="of the level's works only these (all)")
+    parser.add_argument(
+        "--lengths",
+        type=flags.wholes(1, flags.MOST_TOKENS),
+        default="512,1024,2048",
+        metavar="T,T,…",
+        help="sequence lengths (512,1024,2048)",
+    )
     for name, (shape, meaning) in SHAPES.items():
         shown = meaning if shape is None else f"{meaning} ({shape})"
-        parser.add_argument(flag(name), default=shape, metavar="N,N,…", help=f"{shown}; every combination is measured")
+        parser.add_argument(
+            flag(name),
+            type=_shape(name),
+            default=shape,
+            metavar="N,N,…",
+            help=f"{shown}; every combination is measured",
+        )
     for name, (size, meaning) in SIZES.items():
-        parser.add_argument(flag(name), type=int, default=size, metavar="N", help=f"{meaning} ({size})")
+        parser.add_argument(
+            flag(name), type=flags.whole(1, 10**6), default=size, metavar="N", help=f"{meaning} ({size})"
+        )
     parser.add_argument(
-        "--seconds", type=float, default=10.0, help="time limit of the rounds of one length, or of one race (10)"
+        "--seconds",
+        type=flags.seconds,
+        default=10.0,
+        help="time limit of the rounds of one length, or of one race (10)",
     )
     parser.add_argument(
-        "--limit", type=float, metavar="S",
+        "--limit", type=flags.seconds, metavar="S",
         help="seconds for checks (half of it at most), timing and memory together; what is not reached says so, a call that "
         "has begun is finished",
     )  # fmt: skip
     parser.add_argument("--compile", action="store_true", help="each backend under torch.compile too")
     parser.add_argument("--fresh-memory", action="store_true", help="peak memory of each row in its own process; slow")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--html", metavar="FILE", help="also write the page there")
-    parser.add_argument("--csv", metavar="FILE", help="also write the rows there")
-    parser.add_argument("--out", metavar="FOLDER", help="also write bench.json, bench.csv and bench.html there")
+    parser.add_argument("--seed", type=flags.seed, default=0)
+    parser.add_argument("--html", type=flags.place, metavar="FILE", help="also write the page there")
+    parser.add_argument("--csv", type=flags.place, metavar="FILE", help="also write the rows there")
+    parser.add_argument(
+        "--out", type=flags.place, metavar="FOLDER", help="also write bench.json, bench.csv and bench.html there"
+    )
     parser.add_argument(
         "--against",
+        type=flags.place,
         metavar="OLD.json",
         help="name what became slower since, and how many rows it lacks; exit 1 if anything did",
     )
@@ -114,7 +135,12 @@ def _places(arguments: Namespace) -> dict[str, list[str]]:
     asked = {"json": None, "csv": arguments.csv, "html": arguments.html}
     in_folder = {kind: arguments.out and os.path.join(arguments.out, f"bench.{kind}") for kind in asked}
     places = {kind: [path for path in (asked[kind], in_folder[kind]) if path] for kind in asked}
-    for path in (path for paths in places.values() for path in paths):
+    paths = [path for each in places.values() for path in each]
+    if twice := sorted(
+        {path for path in paths if [os.path.abspath(each) for each in paths].count(os.path.abspath(path)) > 1}
+    ):
+        raise RequestError("bench: two of --out, --html and --csv would write the same file", twice)
+    for path in paths:
         check_writable(path)
     return places
 
@@ -155,7 +181,7 @@ def _backends(arguments: Namespace, old: dict[str, Any] | None) -> dict[str, Any
     shapes = [shape | {"dtype": getattr(torch, shape["dtype"])} for shape in shapes]
     work = {
         "level": arguments.level,
-        "ops": [word for word in arguments.ops.split(",") if word],
+        "ops": arguments.ops.split(",") if arguments.ops else [],
         "lengths": lengths,
         "compiled": arguments.compile,
     }
@@ -184,7 +210,6 @@ def _peers(arguments: Namespace, old: dict[str, Any] | None) -> dict[str, Any]:
     faults += (
         [f"--device {arguments.device}: the races run on the CPU"] if arguments.device not in ("auto", "cpu") else []
     )
-    faults += _time_faults(arguments)
     if faults:
         raise RequestError("attnzoo bench peers cannot do this", faults)
     from attnzoo.measure.peers import bench_peers, check_races
@@ -196,12 +221,6 @@ def _peers(arguments: Namespace, old: dict[str, Any] | None) -> dict[str, Any]:
     )  # fmt: skip
 
 
-def _time_faults(arguments: Namespace) -> list[str]:
-    if 0 < arguments.seconds < float("inf"):
-        return []
-    return [f"--seconds {arguments.seconds}: must be more than 0"]
-
-
 def _checked(
     arguments: Namespace,
 ) -> tuple[list[str], dict[str, dict[str, Any]], list[int], list[dict[str, Any]]]:
@@ -209,14 +228,8 @@ def _checked(
     known = groups.backend_names()
     names, options, faults = names_and_options(arguments.names)
     faults += [unknown_backend(name, known) for name in names if name not in known]
-    lengths = _numbers("--lengths", arguments.lengths, faults)
+    lengths = _numbers(arguments.lengths)
     shapes = _shapes(arguments, faults)
-    for name in SIZES:
-        if getattr(arguments, name) < 1:
-            faults.append(f"{flag(name)} {getattr(arguments, name)}: must be at least 1")
-    faults += _time_faults(arguments)
-    if arguments.limit is not None and not arguments.limit > 0:
-        faults.append(f"--limit {arguments.limit}: must be more than 0")
     if arguments.quick:
         faults.append("--quick belongs to `attnzoo bench peers`: here --lengths and the sizes say how small")
     if arguments.keep_freed:
@@ -229,21 +242,20 @@ def _checked(
 def _shapes(arguments: Namespace, faults: list[str]) -> list[dict[str, Any]]:
     """Every combination of what was given for each of `SHAPES`."""
     given: dict[str, list[Any]] = {"dtype": list(dict.fromkeys(arguments.dtype.split(",")))}
-    faults += [unknown("dtype", word, DTYPES) for word in given["dtype"] if word not in DTYPES]
     for name in SHAPES:
         if name not in given:
             words = getattr(arguments, name)
-            given[name] = [None] if words is None else _numbers(flag(name), words, faults)
+            given[name] = [None] if words is None else _numbers(words)
     pairs = [(h, g) for h in given["n_heads"] for g in given["n_kv_heads"] if g is not None]
     faults += [f"--n-kv-heads {g} does not divide --n-heads {h}" for h, g in pairs if h % g]
     return [dict(zip(given, values, strict=True)) for values in itertools.product(*given.values())]
 
 
-def _numbers(name: str, text: str, faults: list[str]) -> list[int]:
-    """'1,2' as [1, 2], each once; what is no positive number goes to the faults."""
-    words = list(dict.fromkeys(text.split(",")))
-    good = [int(word) for word in words if word.isdecimal() and int(word)]
-    faults += [
-        f"{name}: {word!r} is no whole number of at least 1" for word in words if not word.isdecimal() or not int(word)
-    ]
-    return good
+def _numbers(text: str) -> list[int]:
+    """'1,2' as [1, 2], each once."""
+    return list(dict.fromkeys(int(word) for word in text.split(",")))
+
+
+def _shape(name: str) -> Callable[[str], str]:
+    """What the option of one of `SHAPES` takes."""
+    return flags.choices(DTYPES) if name == "dtype" else flags.wholes(1, 2**16)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnzoo.commands import add_device, add_json, check_saved, names_and_options, print_json
 from attnzoo.errors import RequestError, unknown_backend
+from attnzoo.terminal import printable
 
 if TYPE_CHECKING:
     from attnzoo.checks import CheckReport
@@ -68,6 +69,12 @@ def run(arguments: Namespace) -> int:
     ]
     if faults:
         raise RequestError(faults[0], faults[1:])
+    faults = [
+        f"{name}: {fault}" for name in options if ":" not in name and name not in broken
+        for fault in registry.option_faults(name, options[name])
+    ]  # fmt: skip
+    if faults:
+        raise RequestError("attnzoo check cannot do this", faults)
     subjects = [elsewhere.load(name) if ":" in name else name for name in names]
     device = resolve_device(arguments.device)
     dtype = getattr(torch, arguments.dtype) if arguments.dtype else None
@@ -79,7 +86,7 @@ def run(arguments: Namespace) -> int:
     for report in _side_by_side(one, names) if apart else map(one, subjects):
         reports.append(report)
         if not arguments.json:
-            print(report, flush=True)
+            print(printable(report), flush=True)
     if arguments.json:
         print_json([report.to_dict() for report in reports])
     return int(any(report.failures or not (report.passed or report.refused) for report in reports))
@@ -121,7 +128,7 @@ def run_model(arguments: Namespace) -> int:
     if arguments.json:
         print_json(report.to_dict())
     else:
-        print(report)
+        print(printable(report))
     return int(bool(report.failures))
 
 

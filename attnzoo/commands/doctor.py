@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from attnzoo import groups
 from attnzoo.commands import add_json, print_json
 from attnzoo.errors import RequestError
+from attnzoo.terminal import printable
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -24,15 +25,19 @@ def run(arguments: Namespace) -> int:
         print_json(found)
     else:
         for key, value in found["environment"].items():
-            print(f"{key:<18} {'–' if value is None else value}")
+            _print(f"{key:<18} {'–' if value is None else value}")
         for key in ("conf", "wandb", "backends"):
-            print(f"{key:<18} {found[key]}")
+            _print(f"{key:<18} {found[key]}")
         for package, reasons in found["kernels"].items():
-            print(f"{f'{package} kernels':<18} {'; '.join(reasons) or 'can be used'}")
+            _print(f"{f'{package} kernels':<18} {'; '.join(reasons) or 'can be used'}")
         for problem in found["problems"]:
-            print(f"PROBLEM            {problem}")
-        print("nothing is broken" if not found["problems"] else f"{len(found['problems'])} broken")
+            _print(f"PROBLEM            {problem}")
+        _print("nothing is broken" if not found["problems"] else f"{len(found['problems'])} broken")
     return int(bool(found["problems"]))
+
+
+def _print(line: str) -> None:
+    print(printable(line))
 
 
 def examine() -> dict[str, Any]:

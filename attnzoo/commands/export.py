@@ -8,19 +8,21 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from attnzoo.commands import check_saved
+from attnzoo.commands import check_saved, flags
+from attnzoo.files import check_new_folder
 
 READ_BY = {"safetensors": "attnzoo.load", "llama": "transformers.AutoModelForCausalLM.from_pretrained"}
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN|DIR", help="a run folder, or an exported model")
-    parser.add_argument("--out", metavar="DIR", required=True, help="a new folder")
+    parser.add_argument("run", type=flags.place, metavar="RUN|DIR", help="a run folder, or an exported model")
+    parser.add_argument("--out", type=flags.place, metavar="DIR", required=True, help="a new folder")
     parser.add_argument("--format", choices=tuple(READ_BY), default="safetensors", help="whose layout (safetensors)")
 
 
 def run(arguments: Namespace) -> int:
     check_saved(arguments.run)
+    check_new_folder(arguments.out)
     from attnzoo.model.export import export
     from attnzoo.model.llama import export_llama
     from attnzoo.training.saved import load_saved

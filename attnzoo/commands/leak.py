@@ -11,14 +11,22 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from typing import Any
 
-from attnzoo.commands import add_device, add_json, check_saved, print_json
+from attnzoo.commands import add_device, add_json, check_saved, flags, print_json
 from attnzoo.errors import RequestError
+from attnzoo.terminal import printable
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN|DIR", help="a run folder, an exported model, or FILE.py:NAME")
-    parser.add_argument("--tokens", type=int, metavar="T", help="length of the test sequences (the run's own; else 64)")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "run", type=flags.place, metavar="RUN|DIR", help="a run folder, an exported model, or FILE.py:NAME"
+    )
+    parser.add_argument(
+        "--tokens",
+        type=flags.whole(2, flags.MOST_TOKENS),
+        metavar="T",
+        help="length of the test sequences (the run's own; else 64)",
+    )
+    parser.add_argument("--seed", type=flags.seed, default=0)
     parser.add_argument(
         "--canary", action="store_true", help="also train a fresh model on random tokens: its loss may not beat chance"
     )
@@ -49,7 +57,7 @@ def run(arguments: Namespace) -> int:
     if arguments.json:
         print_json(report.to_dict())
     else:
-        print(report)
+        print(printable(report))
     return int(bool(report.failed) or not report.passed)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from attnzoo.commands import add_device, add_json, print_json
 from attnzoo.lazy import uncollected
+from attnzoo.terminal import one_line, printable
 
 HERE = {"training": "[green]runs[/]", "inference": "[yellow]inference only[/]: ", "none": "[red]no[/]: "}
 
@@ -22,11 +23,14 @@ def run(arguments: Namespace) -> int:
     from attnzoo.measure import resolve_device
 
     device = resolve_device(arguments.device)
-    rows = [describe(name, device) for name in registry.list_backends()]
-    broken = [
-        {"name": plugin.name, "origin": plugin.distribution, "error": plugin.error}
-        for plugin in registry.broken_plugins()
-    ]
+    rows, broken = [], []
+    for name in registry.list_backends():
+        try:
+            rows.append(describe(name, device))
+        except Exception as error:  # a plugin's own refusals: the others are listed all the same
+            broken.append({"name": name, "origin": registry.origin(name), "error": one_line(error)})
+    for plugin in registry.broken_plugins():
+        broken.append({"name": plugin.name, "origin": plugin.distribution, "error": plugin.error})
     if arguments.json:
         print_json({"device": device, "backends": rows, "broken": broken})
     else:
@@ -97,11 +101,12 @@ def _print(rows: list[dict[str, Any]], broken: list[dict[str, str]], device: str
         kernels = ", ".join(f"({kernel})" if kernel in row["absent"] else kernel for kernel in own)
         exponents = [growth(row[key]) for key in ("time", "memory", "state")]
         here = HERE[row["here"]] + _escaped("; ".join(row["why_not"]))
-        table.add_row(row["name"], row["heads"], masks, row["positions"], kernels, *exponents, here, row["origin"])
+        cells = (row["name"], row["heads"], masks, row["positions"], kernels, *exponents, here, row["origin"])
+        table.add_row(*map(printable, cells))
     console.print(table, highlight=False)
     for plugin in broken:
-        text = f"[red]{plugin['name']}[/] of {_escaped(plugin['origin'])} failed to import: {_escaped(plugin['error'])}"
-        console.print(text, highlight=False)
+        text = f"[red]{_escaped(plugin['name'])}[/] of {_escaped(plugin['origin'])} failed to import: {_escaped(plugin['error'])}"
+        console.print(printable(text), highlight=False)
 
 
 def growth(exponent: float) -> str:

@@ -9,10 +9,14 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
+from attnzoo.commands import flags
+from attnzoo.terminal import printable
+
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "folder",
+        type=flags.place,
         metavar="FOLDER",
         help="a comparison's folder, a run folder, a folder of run folders, or benchmarks: their folder or one JSON file",
     )
@@ -26,9 +30,9 @@ def run(arguments: Namespace) -> int:
     benches = find_benches(place) if place.is_dir() or place.suffix == ".json" else {}
     if benches:
         for page in show_benches(benches):
-            print(f"report: {page}")
+            print(printable(f"report: {page}"))
         return 0
     path = write_report(place)
     print_table(find_records(place).records)
-    print(f"report: {path}")
+    print(printable(f"report: {path}"))
     return 0

@@ -8,34 +8,35 @@ from __future__ import annotations
 import sys
 from argparse import ArgumentParser, Namespace
 
-from attnzoo.commands import add_device, check_saved
+from attnzoo.commands import add_device, check_saved, flags
 from attnzoo.errors import RequestError
+from attnzoo.terminal import printable
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN|DIR", help="a run folder, or an exported model")
+    parser.add_argument("run", type=flags.place, metavar="RUN|DIR", help="a run folder, or an exported model")
     parser.add_argument("--prompt", default="\n", help="what the text starts with")
-    parser.add_argument("--tokens", type=int, default=200, metavar="N", help="new tokens")
-    parser.add_argument("--temperature", type=float, default=0.8, help="0 takes the likeliest token each time")
-    parser.add_argument("--top-k", type=int, metavar="K", help="draw from the K likeliest tokens")
+    parser.add_argument("--tokens", type=flags.tokens, default=200, metavar="N", help="new tokens")
     parser.add_argument(
-        "--top-p", type=float, metavar="P", help="draw from the likeliest tokens that hold P of the probability"
+        "--temperature",
+        type=flags.real(lambda t: t >= 0, "0 or more"),
+        default=0.8,
+        help="0 takes the likeliest token each time",
     )
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--top-k", type=flags.whole(), metavar="K", help="draw from the K likeliest tokens")
+    parser.add_argument(
+        "--top-p",
+        type=flags.real(lambda p: 0 < p <= 1, "more than 0 and at most 1"),
+        metavar="P",
+        help="draw from the likeliest tokens that hold P of the probability",
+    )
+    parser.add_argument("--seed", type=flags.seed, default=0)
     add_device(parser)
 
 
 def run(arguments: Namespace) -> int:
-    bounds = [
-        ("tokens", arguments.tokens, arguments.tokens >= 1, "at least 1"),
-        ("temperature", arguments.temperature, 0 <= arguments.temperature < float("inf"), "at least 0"),
-        ("top-k", arguments.top_k, arguments.top_k is None or arguments.top_k >= 1, "at least 1"),
-        ("top-p", arguments.top_p, arguments.top_p is None or 0 < arguments.top_p <= 1, "more than 0 and at most 1"),
-        ("prompt", repr(arguments.prompt), bool(arguments.prompt), "at least one character"),
-    ]
-    faults = [f"--{name} {value}: must be {phrase}" for name, value, holds, phrase in bounds if not holds]
-    if faults:
-        raise RequestError("attnzoo sample cannot do this", faults)
+    if not arguments.prompt:
+        raise RequestError("sample: --prompt '': must be at least one character")
     check_saved(arguments.run)
     import torch
 
@@ -56,5 +57,5 @@ def run(arguments: Namespace) -> int:
         top_p=arguments.top_p,
         seed=arguments.seed,
     )
-    sys.stdout.write(saved.tokenizer.decode(tokens[0].tolist()) + "\n")
+    sys.stdout.write(printable(saved.tokenizer.decode(tokens[0].tolist())) + "\n")
     return 0

@@ -11,16 +11,14 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from attnzoo import groups
-from attnzoo.commands import add_json, check_saved, print_json
+from attnzoo.commands import add_json, check_saved, flags, plain_value, print_json
 from attnzoo.data.sources import installed
 from attnzoo.errors import RequestError, unknown_backend
-from attnzoo.files import write_bytes_atomic, write_text_atomic
+from attnzoo.files import check_writable, write_bytes_atomic, write_text_atomic
 from attnzoo.report.png import MISSING
 
-MOST_TOKENS = 1024
+MOST_TOKENS, HEADS = 1024, 4
 PIPE_WIDTH = 80
 
 
@@ -28,12 +26,20 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME|RUN|DIR", help="a registered backend, a run folder, or an exported model")
     parser.add_argument("settings", nargs="*", metavar="KEY=VALUE", help="the backend's own options")
     parser.add_argument(
-        "--tokens", type=int, metavar="T", help="length of the row (32; of a run: its own, at most 128)"
+        "--tokens",
+        type=flags.whole(2, MOST_TOKENS),
+        metavar="T",
+        help="length of the row (32; of a run: its own, at most 128)",
     )
-    parser.add_argument("--head", type=int, default=0, metavar="H", help="which of a backend's 4 heads (0)")
-    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
-        "--out", metavar="FILE", help="also draw into this file: .svg or .png for a backend, .html for a run"
+        "--head", type=flags.whole(0, HEADS - 1), default=0, metavar="H", help="which of a backend's 4 heads (0)"
+    )
+    parser.add_argument("--seed", type=flags.seed, default=0)
+    parser.add_argument(
+        "--out",
+        type=flags.place,
+        metavar="FILE",
+        help="also draw into this file: .svg or .png for a backend, .html for a run",
     )
     add_json(parser)
 
@@ -93,22 +99,29 @@ def _run_shown(arguments: Namespace) -> dict[str, Any]:
 
 def _checked(arguments: Namespace, is_run: bool) -> dict[str, Any]:
     """The options; every fault of the request in one error."""
-    faults = []
+    faults: list[str] = []
     if is_run and not Path(arguments.name).exists():
         faults.append(f"{unknown_backend(arguments.name, groups.backend_names())}; and there is no such folder")
-    pairs = [word.removeprefix("attention.").partition("=") for word in arguments.settings]
-    faults += [
-        f"{word!r} is not KEY=VALUE" for word, pair in zip(arguments.settings, pairs, strict=True) if not pair[1]
-    ]
-    if is_run and pairs:
+    options: dict[str, Any] = {}
+    for word in arguments.settings:
+        key, equals, value = word.removeprefix("attention.").partition("=")
+        if equals and key:
+            options[key] = plain_value(key, value, faults)
+        else:
+            faults.append(f"{word!r} is not KEY=VALUE")
+    if is_run and arguments.settings:
         faults.append("a run has its options already: only a backend takes KEY=VALUE")
-    if arguments.tokens is not None and not 2 <= arguments.tokens <= MOST_TOKENS:
-        faults.append(f"--tokens {arguments.tokens}: must be 2 to {MOST_TOKENS}")
     suffix, right = Path(arguments.out or "").suffix.lower(), (".html",) if is_run else (".svg", ".png")
     if arguments.out and suffix not in right:
         faults.append(f"--out {arguments.out}: {'a run' if is_run else 'a backend'} is drawn as {' or '.join(right)}")
     elif suffix == ".png" and not installed("resvg_py"):
         faults.append(f"--out {arguments.out}: {MISSING}")
+    if not is_run and not faults:
+        from attnzoo import registry
+
+        faults += registry.option_faults(arguments.name, options)
     if faults:
         raise RequestError("attnzoo show cannot do this", faults)
-    return {key: yaml.safe_load(value) for key, _, value in pairs}
+    if arguments.out:
+        check_writable(arguments.out)
+    return options

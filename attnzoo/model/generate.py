@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from attnzoo.model.lm import CausalLM, ModelCache
 
 
+COLDEST = 1e-30  # below it logits / temperature overflows float32, and the likeliest token is certain anyway
+
+
 @torch.no_grad()
 def generate(
     model: CausalLM,
@@ -88,7 +91,7 @@ def _is_step(new: Tensor, cache: ModelCache | None) -> bool:
 
 def _pick(logits: Tensor, temperature: float, top_k: int | None, top_p: float | None, draw: torch.Generator) -> Tensor:
     """(B, V) -> the next token (B, 1)."""
-    if temperature == 0:
+    if temperature < COLDEST:
         return logits.argmax(-1, keepdim=True)
     logits = logits / temperature
     if top_k is not None:
