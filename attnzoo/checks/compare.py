@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -39,8 +40,15 @@ class Declined(Skip):
     status = REFUSED
 
 
+DRAWS = frozenset(
+    (torch.rand, torch.randn, torch.normal, torch.rand_like, torch.randn_like, torch.bernoulli, torch.multinomial)
+)
+"""Drawn in another type, or from other probabilities, these numbers would be others."""
+
+
 class InPrecision(TorchFunctionMode):
-    """Runs float64 code in another precision: the plain low-precision computation of a definition."""
+    """Runs float64 code in another precision: the plain low-precision computation of a definition. What it draws is drawn as
+    before, and rounded."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
@@ -50,16 +58,26 @@ class InPrecision(TorchFunctionMode):
         lower = lambda value: self.dtype if value is torch.float64 else value  # noqa: E731
         if func is Tensor.double:
             return args[0].to(self.dtype)
+        if func in DRAWS:
+            drawn = func(*args, **(kwargs or {}))
+            return drawn.to(self.dtype) if drawn.dtype is torch.float64 else drawn
         return func(*(lower(a) for a in args), **{name: lower(value) for name, value in (kwargs or {}).items()})
 
 
 def expect_close(
-    actual: Tensor, exact: Tensor, plain: Tensor | None, what: str, multiple: float = MULTIPLE, scale: float = 0.0
+    actual: Tensor,
+    exact: Tensor,
+    plain: Tensor | None,
+    what: str,
+    multiple: float = MULTIPLE,
+    scale: float = 0.0,
+    moved: Callable[[], float] = lambda: 0.0,
 ) -> None:
     """Raise `Failed` unless ``actual`` is as close to ``exact`` (float64) as ``plain``, the same formula in actual's precision.
 
     Allowed: multiple · (max |plain - exact| + eps · max |exact|), and never more than `CAP`. ``scale`` is a lower bound for
-    max |exact|, for values that cancel.
+    max |exact|, for values that cancel. The plain computation is one draw of rounding, and may be a lucky one: where it does
+    not explain the error, ``moved`` says how far one rounding of every input moves ``exact``.
     """
     if actual.shape != exact.shape:
         raise Failed(f"shape {tuple(exact.shape)}", f"shape {tuple(actual.shape)}", what)
@@ -70,12 +88,39 @@ def expect_close(
     scale = max(scale, exact.abs().max().item())
     eps = max(torch.finfo(actual.dtype).eps, FINEST)
     lost = 0.0 if plain is None else (plain.detach().double() - exact).abs().nan_to_num(torch.inf).max().item()
-    allowed = min(multiple * (lost + eps * scale), CAP[actual.dtype] * scale) + torch.finfo(actual.dtype).tiny
-    error = (actual.detach().double() - exact).abs()
+    error, cap = (actual.detach().double() - exact).abs(), CAP[actual.dtype] * scale
+    allowed = min(multiple * (lost + eps * scale), cap) + torch.finfo(actual.dtype).tiny
+    if error.max().item() > allowed:
+        lost = max(lost, moved())
+        allowed = min(multiple * (lost + eps * scale), cap) + torch.finfo(actual.dtype).tiny
     if error.max().item() > allowed:
         worst = _index(int(error.argmax()), error.shape)
         detail = f"error {error.max().item():.3g}, allowed {allowed:.3g} (plain arithmetic loses {lost:.3g})"
         raise Failed(f"{exact[worst].item():.6g}", f"{actual[worst].item():.6g}", place(what, worst), detail)
+
+
+def expect_unbiased(actual: Tensor, exact: Tensor, plain: Tensor | None, what: str, scale: float = 0.0) -> None:
+    """Raise `Failed` unless ``actual`` is on the whole one times ``exact``: errors of rounding have either sign and cancel in
+    the sum, a factor does not, and hides within what a half type may lose of each number.
+
+    The factor is that of least squares, ⟨actual, exact⟩ / ⟨exact, exact⟩. Allowed beside 1: `MULTIPLE` times the sum of what the
+    plain computation's is off, of one rounding, and of what errors as large as its largest come to over N numbers, σ / √N.
+    """
+    exact, size = exact.detach().double(), exact.double().norm().item()
+    if exact.numel() < 2 or size == 0:
+        return
+    unit = torch.finfo(actual.dtype).eps / 2
+    off, lost = 0.0, 0.0
+    if plain is not None:
+        off, lost = _factor(plain, exact) - 1, (plain.detach().double() - exact).abs().max().item()
+    allowed = MULTIPLE * (abs(off) + unit + (lost + unit * max(scale, exact.abs().max().item())) / size)
+    factor = _factor(actual, exact)
+    if not abs(factor - 1) <= allowed:
+        raise Failed("1 times the definition's", f"{factor:.4g} times", what, f"allowed ± {allowed:.2g}")
+
+
+def _factor(t: Tensor, exact: Tensor) -> float:
+    return (t.detach().double() * exact).sum().item() / exact.square().sum().item()
 
 
 def expect_same(actual: Tensor, expected: Tensor, what: str, allowed: float = 0.0, detail: str = "") -> None:

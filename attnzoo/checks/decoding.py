@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from attnzoo.checks.cases import Case, Inputs, MaskPlan
-from attnzoo.checks.compare import Failed, Skip, expect_close, expect_finite, expect_same
+from attnzoo.checks.compare import Failed, Skip, expect_close, expect_finite, expect_same, expect_unbiased
 from attnzoo.checks.judge import each
 from attnzoo.checks.report import Result
 from attnzoo.checks.subject import Subject, evaluating, one_head
@@ -117,7 +117,9 @@ def decodes(subject: Subject, case: Case, most: int | None = None) -> None:
         if out.dtype != case.dtype:
             raise Failed(f"{case.dtype}", f"{out.dtype}", "decoded out")
         try:
-            expect_close(out, exact, plain, "out")
+            expect_close(out, exact, plain, "out", moved=lambda: subject.moved(module, inputs, exact))
+            if out.dtype.itemsize == 2:
+                expect_unbiased(out, exact, plain, "out")
         except Failed as found:
             row = _first_wrong_row(out, exact)
             found.detail = f"tokens given as {'+'.join(map(str, chunks))}; first wrong row {row}; {found.detail}"

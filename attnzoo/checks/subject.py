@@ -17,7 +17,7 @@ from attnzoo import arguments, registry
 from attnzoo.arguments import demand
 from attnzoo.capabilities import cut_down
 from attnzoo.checks.cases import Case, Inputs, make_inputs
-from attnzoo.checks.compare import Failed, InPrecision, Skip, expect_close
+from attnzoo.checks.compare import Failed, InPrecision, Skip, expect_close, expect_unbiased
 from attnzoo.contract import Attention, Capabilities, Options, Request
 from attnzoo.errors import RequestError
 
@@ -230,7 +230,33 @@ class Subject:
         """Raise `Failed` unless ``out`` is the definition of these inputs, in their type, within what plain arithmetic loses."""
         if (out.dtype, out.device) != (inputs.q.dtype, inputs.q.device):
             raise Failed(f"{inputs.q.dtype} on {inputs.q.device}", f"{out.dtype} on {out.device}", what)
-        expect_close(out, self.exact(module, inputs), self.plain(module, inputs), what)
+        exact, plain = self.exact(module, inputs), self.plain(module, inputs)
+        expect_close(out, exact, plain, what, moved=lambda: self.moved(module, inputs, exact))
+        if out.dtype.itemsize == 2:
+            expect_unbiased(out, exact, plain, what)
+
+    def moved(self, module: Attention, inputs: Inputs, exact: Tensor) -> float:
+        """How far the definition's output moves when every input and parameter is rounded once, at random."""
+        found = [self.exact(other, near) for other, near, _ in roundings(module, inputs, exact)]
+        return max((out - exact).abs().max().item() for out in found)
+
+
+def roundings(
+    module: Attention, inputs: Inputs, upstream: Tensor, draws: int = 4
+) -> Iterator[tuple[Attention, Inputs, Tensor]]:
+    """The module, its inputs and the gradient from upstream in float64, every number of them moved by about one unit of the
+    inputs' type, at random: what no computation in this type can tell from what was given."""
+    draw, eps = torch.Generator().manual_seed(11), torch.finfo(inputs.q.dtype).eps
+
+    def near(t: Tensor) -> Tensor:
+        noise = torch.randn(t.shape, generator=draw, dtype=torch.float64).to(t.device)
+        return t.detach().double() * (1 + eps * noise)
+
+    for _ in range(draws):
+        other = copy.deepcopy(module).double()
+        for p in other.parameters():
+            p.data = near(p)
+        yield other, inputs.map(near), near(upstream)
 
 
 def one_head(subject: Subject) -> Case:
