@@ -48,16 +48,33 @@ def where(found: Found, shown: str) -> str:
     record = next(r for r in found.records if r["status"] == "ok")
     environment, quality = record["environment"], record["quality"]
     seeds = sorted({r["seed"] for r in found.records})
-    text = str(setting(found, "data.name")).replace("moby_dick", "*Moby-Dick* (single bytes alone: 4.56 bits)")
-    symbols = setting(found, "probe.task.n_symbols")
-    chance = f"; recall is accuracy on periodic recall (chance {1 / symbols:.2f})" if symbols else ""
     return (
         f"Measured on {environment['cpu']}, {environment['threads']} of {environment['cores']} threads a cell while training "
         f"and all for the timings, {environment['precision']}, torch {dig(environment, 'torch')}, "
-        f"commit {str(environment['git_commit'])[:7]}: {quality['tokens_seen']:,} tokens of {text}, "
-        f"seed {', '.join(map(str, seeds))}. Bits per byte of the whole validation split{chance}. `step ×` is the ratio of "
-        f"train steps in the same rounds with its 95 % interval. "
+        f"commit {str(environment['git_commit'])[:7]}: {quality['tokens_seen']:,} {trained_on(found)} "
+        f"seed {', '.join(map(str, seeds))}. {scored_by(found)} "
         f"Records: [{shown}]({shown}); made by `{found.plan.get('command', 'unknown')}`."
+    )
+
+
+def trained_on(found: Found) -> str:
+    """What the tokens are of; ends in a comma."""
+    if setting(found, "task.name") != "text":
+        return f"symbols of the task {setting(found, 'task.name')},"
+    text = str(setting(found, "data.name")).replace("moby_dick", "*Moby-Dick* (single bytes alone: 4.56 bits)")
+    return f"tokens of {text},"
+
+
+def scored_by(found: Found) -> str:
+    """What the columns are."""
+    main = setting(found, "task.name") == "text"
+    symbols = setting(found, "probe.task.n_symbols" if main else "task.n_symbols")
+    recall = f"ecall is accuracy on periodic recall (chance {1 / symbols:.2f})" if symbols else ""
+    if not main:
+        return f"R{recall}."
+    return (
+        f"Bits per byte of the whole validation split{f'; r{recall}' if recall else ''}. `step ×` is the ratio of "
+        "train steps in the same rounds with its 95 % interval."
     )
 
 
