@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from attnzoo.measure.diverged import diverged
 from attnzoo.report.columns import Column
 from attnzoo.report.groups import clean, distinct, line
-from attnzoo.report.records import dig, items, number
+from attnzoo.report.records import dig, items, mapping, number
 
 Records = Sequence[Mapping[str, Any]]
 LONGEST = 600  # characters of one reason; the record has all of it
@@ -50,16 +51,18 @@ def texts(record: Mapping[str, Any], path: str) -> list[Any]:
     return held if isinstance(held, list) else [held]
 
 
-def diverged(record: Mapping[str, Any]) -> bool:
-    """Its training ended in a loss that means nothing; it says so in its warnings."""
-    return any("diverged" in str(warning) for warning in texts(record, "warnings"))
+def has_diverged(record: Mapping[str, Any]) -> bool:
+    """Its training ended in a loss that means nothing, by its numbers or by its own warning."""
+    quality = {name: number(record, f"quality.{name}") for name in mapping(record, "quality")}
+    return diverged({"quality": quality}) is not None or any(
+        "diverged" in str(warning) for warning in texts(record, "warnings")
+    )
 
 
 def proven(record: Mapping[str, Any]) -> bool:
-    """A correctness check of this backend passed on the device the speed was taken on, and its model does not leak."""
+    """A correctness check of this backend passed on the device the speed was taken on."""
     here = dig(record, "environment.device")
-    checked = dig(record, "correct.passed") is True and dig(record, "correct.device", here) == here
-    return checked and dig(record, "leak.passed") is not False
+    return dig(record, "correct.passed") is True and dig(record, "correct.device", here) == here
 
 
 def why_withheld(records: Records) -> str:
@@ -85,8 +88,9 @@ def gaps(records: Records, columns: Sequence[Column]) -> list[str]:
     """Why an ok record lacks a number: what its parts say of themselves, and each of ``columns`` that says nothing."""
     found: list[str] = []
     for record in records:
+        warned = " ".join(map(str, texts(record, "warnings")))
         said = list(_unfinished(record.get("cost"), "cost"))
-        found += [f"{_title(path, columns)}: {why}" for path, why in said]
+        found += [f"{_title(path, columns)}: {why}" for path, why in said if why.partition(": ")[2] not in warned]
         silent = [
             c for c in columns if number(record, c.number_path) is None and not any(c.path in path for path, _ in said)
         ]

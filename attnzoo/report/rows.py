@@ -8,7 +8,7 @@ from typing import Any
 
 from attnzoo.report.columns import Column, columns, decimals_for, fixed
 from attnzoo.report.groups import distinct, groups_of, labels_of, line
-from attnzoo.report.notes import diverged, gaps, proven, reasons_of, verdict, warnings_of, why_withheld
+from attnzoo.report.notes import gaps, has_diverged, proven, reasons_of, verdict, warnings_of, why_withheld
 from attnzoo.report.ranking import Ranking, rank
 from attnzoo.report.records import dig, number, timing_set
 from attnzoo.report.values import Value, of_one_start, value_of
@@ -179,7 +179,7 @@ def _disqualified(row: Row) -> list[str]:
     return [
         *(["LEAKS"] if row.leak == "fail" else []),
         *(["incorrect"] if row.correct == "fail" else []),
-        *(["diverged"] if any(map(diverged, row.good)) else []),
+        *(["diverged"] if any(map(has_diverged, row.good)) else []),
         *(["no longer in the plan"] if row.records[0].get("planned") is False else []),
     ]
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, median
+from statistics import median
 from typing import Any
 
 from attnzoo.measure.interval import interval_of_mean
@@ -37,10 +36,10 @@ def value_of(column: Column, records: Records) -> Value | None:
     values = list(by_seed(column, records).values())
     if not values:
         return None
+    if len(values) == 1:
+        return Value(values[0])  # as the record stores it
     mean, low, high = interval_of_mean(values)
-    if column.kind != "quality" or not math.isfinite(low):
-        return Value(fmean(values))
-    return Value(mean, low, high)
+    return Value(mean, low, high) if column.kind == "quality" else Value(mean)
 
 
 def by_seed(column: Column, records: Records) -> dict[str, float]:

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from attnzoo.report import print_table, write_csv, write_report
 from attnzoo.report.columns import columns
-from attnzoo.report.notes import LONGEST, brief, gaps, reasons_of, verdict, warnings_of
+from attnzoo.report.notes import LONGEST, brief, gaps, has_diverged, reasons_of, verdict, warnings_of, why_withheld
 from attnzoo.report.records import find_records
 from attnzoo.report.rows import summarise
 
@@ -141,3 +141,26 @@ def test_gaps_name_a_column_by_its_title(records):
 )
 def test_a_verdict_over_seeds(passed, said):
     assert verdict([{"leak": {"passed": each}} for each in passed], "leak") == said
+
+
+def test_what_a_warning_says_is_not_said_twice():
+    record = {"cost": {"prefill_ms": FAILED}, "warnings": [f"no timing of prefill_ms: {FAILED['reasons'][0]}"]}
+    assert gaps([record], []) == []
+    assert gaps([record | {"warnings": []}], []) == [f"prefill ms: failed: {FAILED['reasons'][0]}"]
+
+
+def test_a_loss_above_guessing_has_diverged_whether_it_says_so_or_not():
+    assert has_diverged({"quality": {"val_bits_per_byte": 49.7}})
+    assert has_diverged({"warnings": ["training diverged"]})
+    assert not has_diverged({"quality": {"val_bits_per_byte": 2.0}, "warnings": ["look"]})
+
+
+def test_why_a_speed_is_withheld_where_one_seed_of_two_failed():
+    good, bad = (
+        {"correct": {"passed": True}},
+        {"correct": {"passed": False, "tests": [{"name": "scale", "passed": False}]}},
+    )
+    assert why_withheld([good, bad]) == "correctness check failed (scale)"
+    assert why_withheld([{"correct": {"passed": False}}]) == "correctness check failed"
+    assert why_withheld([good | {"leak": {"passed": False}}, good]) == "leak test failed"
+    assert why_withheld([good]) == "no correctness check of this backend on this device"

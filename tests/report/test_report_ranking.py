@@ -225,3 +225,24 @@ def test_cards_say_who_or_why_not(folder):
         ("least training memory", "mqa", "104 MiB"),
         ("fastest decoding", "mqa", "1.49 ms/token"),
     ]
+
+
+def test_a_question_that_is_the_same_for_all_is_no_difference(records):
+    for record in records:
+        record["swept"] = {"task.name": "text", "model.scale": record["attention"]}
+    assert best(only(records, "exact", "sliding_window")).startswith("sliding_window")
+
+
+def test_one_rival_with_a_single_common_seed_is_enough_to_be_undecided(records):
+    found = [*only(records, "sliding_window", "exact"), *only(records, "linear", seeds=(1,))]
+    for record in found:
+        record["correct"] = {"passed": True}
+    assert best(found) == "undecided at 1 seed"
+
+
+def test_the_seeds_named_are_the_fewest_of_those_undecided(records):
+    found = [*only(records, "sdpa", "exact"), *only(records, "gqa", seeds=(0, 1))]
+    put(found, "exact", f"quality.{LOSS}", [2.0, 2.0, 2.0])
+    put(found, "gqa", f"quality.{LOSS}", [2.0, 2.1])
+    put(found, "sdpa", f"quality.{LOSS}", [1.99, 2.0, 2.001])
+    assert best(found) == "undecided at 2 seeds between sdpa, exact, gqa"
