@@ -37,6 +37,10 @@ class SweepSchema(SweepConfig):
     attention: Any = None
 
 
+NO_ENVIRONMENT = (
+    "a configuration reads no environment variables (oc.env), since what it holds is written into records and logs; give the "
+    "value on the command line"
+)
 SCHEMAS = {"train": TrainSchema, "compare": CompareSchema, "sweep": SweepSchema}
 
 
@@ -57,9 +61,12 @@ def compose_plain(kind: str, overrides: list[str], folders: Sequence[Path]) -> d
     if folders:
         overrides = [*overrides, f"hydra.searchpath=[{','.join(f'file://{folder}' for folder in folders)}]"]
     try:
-        with _hydra_to_itself(), initialize_config_dir(str(groups.conf_dir()), version_base="1.3"):
-            composed = hydra_compose(kind, overrides)
-        values = OmegaConf.to_container(composed, resolve=True)
+        with (
+            _without_environment(),
+            _hydra_to_itself(),
+            initialize_config_dir(str(groups.conf_dir()), version_base="1.3"),
+        ):
+            values = OmegaConf.to_container(hydra_compose(kind, overrides), resolve=True)
     except (HydraException, OmegaConfBaseException, YAMLError) as error:
         raise RequestError(_in_plain_words(error, groups.SCHEMAS[kind])) from error
     assert isinstance(values, dict)
@@ -72,6 +79,7 @@ def parse_overrides(overrides: Sequence[str], found: list[str]) -> list[Any]:
     from hydra.errors import HydraException
 
     parser, parsed = OverridesParser.create(), []
+    given: dict[str, list[str]] = {}
     for text in overrides:
         if "=" not in text or text.startswith("~"):
             group = next((g for g in groups.GROUPS if text in groups.choices(g)), None)
@@ -80,10 +88,12 @@ def parse_overrides(overrides: Sequence[str], found: list[str]) -> list[Any]:
             continue
         try:
             parsed.append(parser.parse_override(text))
+            given.setdefault(parsed[-1].key_or_group, []).append(text)
         except HydraException:
             found.append(
                 f"{text!r} cannot be read: quote values with spaces or special characters, as in KEY='\"a b\"'"
             )
+    found += [f"{key} is given more than once: {' '.join(texts)}" for key, texts in given.items() if len(texts) > 1]
     return parsed
 
 
@@ -107,11 +117,29 @@ def _hydra_to_itself() -> Iterator[None]:
         GlobalHydra.instance().hydra = theirs
 
 
+@contextmanager
+def _without_environment() -> Iterator[None]:
+    """What a configuration says is written into files and logs; a variable of the environment may be a secret."""
+    from omegaconf import OmegaConf
+    from omegaconf.resolvers import oc
+
+    def refuse(*names: str) -> str:
+        raise RequestError(NO_ENVIRONMENT)
+
+    OmegaConf.register_new_resolver("oc.env", refuse, replace=True)
+    try:
+        yield
+    finally:
+        OmegaConf.register_new_resolver("oc.env", oc.env, replace=True)
+
+
 def _in_plain_words(error: Exception, cls: type[RunConfig]) -> str:
     """What a configuration file or an interpolation did wrong, on one line: the file, the key, the cause."""
     text = str(error)
     file = f"{found[1]}: " if (found := re.match("In '(.+?)'", text)) else ""
     key = found[1] if (found := re.search(r"full_key: (\S+)", text)) else ""
+    if NO_ENVIRONMENT in text:
+        return f"{file}{key}: {NO_ENVIRONMENT}"
     if key.endswith("_target_"):
         return f"{file}{key}: a configuration names things, it never runs code"
     if key and not groups.is_key(key, cls):

@@ -13,6 +13,7 @@ from attnzoo.composition import compose_plain, parse_overrides
 from attnzoo.errors import AttnzooError, RequestError, unknown, unknown_backend
 from attnzoo.measure.record import config_hash
 from attnzoo.model.config import hybrid_name, hybrid_parts, named, parameter_number, pattern_entries
+from attnzoo.names import file_name
 from attnzoo.settings import plain, read
 from attnzoo.training.config import (
     CompareConfig,
@@ -29,6 +30,10 @@ from attnzoo.training.validation import faults, machine_faults
 
 FREE = ("attention.", "options.", "model.attention_options.")
 """Keys below these are a backend's own options."""
+ONE_RUN_ALONE = {
+    "logger.name": "a name of one run; each cell goes by the name of its folder (logger.group is one for all)"
+}
+"""What a command with several runs does not take, and why."""
 
 __all__ = ["compose", "from_dict", "load_config", "to_dict", "to_yaml", "validate"]
 
@@ -80,6 +85,11 @@ def compose(
             cfg = identified(cfg)
         except RequestError as error:
             found += [error.message, *error.reasons]
+        if isinstance(cfg, CompareConfig) and attention and not _is_compared(cfg):
+            found.append(
+                f"{' '.join(attention)} would change nothing: {cfg.attention.name} is not among the backends "
+                f"{', '.join(cfg.backends)}"
+            )
         if cfg.run_dir == "auto" and not isinstance(cfg, SweepConfig):  # its folder depends on all of its cells
             cfg.run_dir = default_folder(cfg)
         found += faults(cfg) + machine_faults(cfg)
@@ -94,7 +104,7 @@ def default_folder(cfg: RunConfig) -> str:
         for key in ("attention", "seed", "backends", "seeds", "baseline", "jobs", "time_limit", "options"):
             del values[key]
         return f"runs/compare-{config_hash(values)[:6]}"
-    return f"runs/{cfg.attention.name}-seed{cfg.seed}-{config_hash(values)[:6]}"
+    return f"runs/{file_name(f'{cfg.attention.name}-seed{cfg.seed}-{config_hash(values)[:6]}', keep_case=True)}"
 
 
 def validate(cfg: RunConfig) -> None:
@@ -115,6 +125,12 @@ def _override_faults(kind: str, override: Any, folders: Sequence[Path]) -> list[
         return [f"{text!r} is not KEY=VALUE"]
     if override.is_sweep_override():
         return [_several(kind, override)]
+    if kind != "train" and key in ONE_RUN_ALONE:
+        return [f"{text}: {ONE_RUN_ALONE[key]}"]
+    if kind == "compare" and key == "seed":
+        return [
+            f"{text} would train no seed {text.partition('=')[2]}: attnzoo compare takes seeds=[{text.partition('=')[2]}]"
+        ]
     value = plain(override.value())
     if key in groups.GROUPS and not isinstance(value, dict):
         free = text == "experiment=null" or value in groups.choices(key, folders)
@@ -128,6 +144,11 @@ def _override_faults(kind: str, override: Any, folders: Sequence[Path]) -> list[
     if isinstance(value, str) and "${" in value:
         return []  # checked once it is resolved
     return read(cls, _nested(key, value))[1]
+
+
+def _is_compared(cfg: CompareConfig) -> bool:
+    """Whether the backend of ``attention``, whose options it may have, is among those compared."""
+    return cfg.attention.name in {member for name in cfg.backends for member in hybrid_parts(name)}
 
 
 def _nested(key: str, value: Any) -> Any:

@@ -21,6 +21,7 @@ LAYERS = [  # ground floor first; a file may import from its own row and from th
         "terminal",
         "plugins",
         "redact",
+        "names",
         "lock",
         "settings",
         "masks",

@@ -13,6 +13,7 @@ from attnzoo.errors import RequestError
 from attnzoo.files import read_json, write_json_atomic
 from attnzoo.measure.record import NOT_IDENTITY, Record, config_hash
 from attnzoo.model.config import hybrid_parts
+from attnzoo.names import file_name
 from attnzoo.redact import redacted, redacted_command
 from attnzoo.training.config import AttentionConfig, CompareConfig, LoggerConfig, RunConfig, load_config, to_dict
 
@@ -55,6 +56,24 @@ class Cell:
     @property
     def starts_over(self) -> bool:
         return getattr(self.cfg.trainer, "restart", False)
+
+    def is_there(self) -> bool:
+        """Whether its folder holds a run that it is, or that it goes on with."""
+        return (self.folder / "config.yaml").is_file() and not self.differences()
+
+    def differences(self) -> list[str]:
+        """'model.d_model: there 64, asked for 32' of each setting by which the folder's run is another one."""
+        if not (self.folder / "config.yaml").is_file():
+            return []
+        there = load_config(self.folder)
+        if config_hash(to_dict(there)) == self.hash:
+            return []
+        before, asked = (flat(redacted(to_dict(cfg)), leave_out=("run_dir", "logger")) for cfg in (there, self.cfg))
+        return [
+            f"{key}: there {before.get(key)}, asked for {asked.get(key)}"
+            for key in sorted({*before, *asked})
+            if before.get(key) != asked.get(key) and not _may_follow(key, before.get(key), asked.get(key))
+        ]
 
     def finished(self) -> Record | None:
         """The record of an earlier start, where it ended, was of this very configuration, and is not to be done again."""
@@ -99,7 +118,7 @@ def plan(cfg: CompareConfig) -> Plan:
         raise RequestError(f"run_dir={folder} is a file, a folder is needed")
     common = {"swept": [], **flat(to_dict(cfg), leave_out=_MAY_CHANGE)}
     check_same(folder, common)
-    cells = [_cell(cfg, folder, name, seed) for name in cfg.backends for seed in cfg.seeds]
+    cells = _apart([_cell(cfg, folder, name, seed) for name in cfg.backends for seed in cfg.seeds])
     check_cells(folder, cells)
     return Plan(folder, cells, common, cfg.jobs, cfg.baseline, cfg.time_limit)
 
@@ -135,13 +154,25 @@ def write_time(folder: Path, parts: dict[str, float]) -> None:
 
 
 def _cell(cfg: CompareConfig, folder: Path, name: str, seed: int) -> Cell:
-    run, model, members = f"{name}-seed{seed}", cfg.model, hybrid_parts(name)
+    run, model, members = file_name(f"{name}-seed{seed}", keep_case=True), cfg.model, hybrid_parts(name)
     if len(members) > 1:
         options = {member: given for member in dict.fromkeys(members) if (given := _options(cfg, member))}
         model = replace(model, attention_pattern=members, attention_options=options)
     attention = AttentionConfig(name, {} if len(members) > 1 else _options(cfg, name))
     own = cell_config(cfg, folder, run, attention=attention, model=model, seed=seed)
     return Cell(run, own, name, timed=is_timed(cfg))
+
+
+def _apart(cells: list[Cell]) -> list[Cell]:
+    """Cells whose names differ in capital letters alone get names that any file system keeps apart."""
+    folded = [cell.run.lower() for cell in cells]
+    apart = []
+    for cell in cells:
+        run = file_name(cell.run)
+        if run != cell.run and folded.count(cell.run.lower()) > 1 and not cell.is_there():
+            cell = replace(cell, run=run, cfg=cell_config(cell.cfg, cell.folder.parent, run))
+        apart.append(cell)
+    return apart
 
 
 def cell_config(cfg: RunConfig, folder: Path, run: str, **own: Any) -> RunConfig:
@@ -191,19 +222,7 @@ def check_cells(folder: Path, cells: Sequence[Cell]) -> None:
     Raises:
         RequestError: each such cell, with what differs.
     """
-    found = []
-    for cell in cells:
-        if cell.starts_over or not (cell.folder / "config.yaml").is_file():
-            continue
-        there = load_config(cell.folder)
-        if config_hash(to_dict(there)) == cell.hash:
-            continue
-        before, asked = (flat(redacted(to_dict(cfg)), leave_out=("run_dir", "logger")) for cfg in (there, cell.cfg))
-        found += [
-            f"{cell.run}: {key}: there {before.get(key)}, asked for {asked.get(key)}"
-            for key in sorted({*before, *asked})
-            if before.get(key) != asked.get(key) and not _may_follow(key, before.get(key), asked.get(key))
-        ]
+    found = [f"{cell.run}: {line}" for cell in cells if not cell.starts_over for line in cell.differences()]
     if found:
         remedy = "choose another folder, or trainer.restart=true does these cells again"
         raise RequestError(f"run_dir={folder} holds cells with other settings; {remedy}", found)

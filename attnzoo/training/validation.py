@@ -9,7 +9,7 @@ from typing import Any
 
 from attnzoo.arguments import LARGEST, LARGEST_SEED, shown
 from attnzoo.data.sources import data_problems
-from attnzoo.model.config import hybrid_parts
+from attnzoo.model.config import hybrid_name, hybrid_parts
 from attnzoo.model.validation import (
     ABOVE_ZERO,
     NOT_BELOW_ZERO,
@@ -22,7 +22,7 @@ from attnzoo.model.validation import (
 )
 from attnzoo.settings import plain, read
 from attnzoo.tasks.config import TaskConfig
-from attnzoo.training.config import CompareConfig, RunConfig
+from attnzoo.training.config import CompareConfig, RunConfig, SweepConfig
 
 OPTIMIZERS = ("muon", "adamw")
 PRECISIONS = ("auto", "fp32", "bf16")
@@ -104,6 +104,10 @@ def faults(cfg: RunConfig) -> list[str]:
     if cfg.probe.enabled:
         found += head_faults("probe", cfg.probe, cfg.positions.name)
         found += _recall_faults("probe.task", cfg.probe.task)
+    if isinstance(cfg, (CompareConfig, SweepConfig)) and cfg.jobs > most_jobs():
+        found.append(
+            f"jobs={cfg.jobs}: each is a process of its own, and {most_jobs()} the most for {os.cpu_count()} cores"
+        )
     if isinstance(cfg, CompareConfig):
         found += _comparison_faults(cfg)
     return found
@@ -146,6 +150,11 @@ def _leaves(values: Any, key: str = "") -> Iterator[tuple[str, Any]]:
         yield key, values
 
 
+def most_jobs() -> int:
+    """Processes at once that a machine of this size can be meant to run."""
+    return max(16, 4 * (os.cpu_count() or 1))
+
+
 def machine_faults(cfg: RunConfig) -> list[str]:
     """What is missing on this machine: a folder that can be written, text files, packages."""
     data = data_problems(cfg.data) if cfg.task.name == "text" else []
@@ -158,7 +167,9 @@ def _recall_faults(group: str, task: TaskConfig) -> Iterator[str]:
 
 
 def _comparison_faults(cfg: CompareConfig) -> Iterator[str]:
-    axes: dict[str, list] = {"backends": cfg.backends, "seeds": cfg.seeds}
+    if cfg.seed:
+        yield f"seed={cfg.seed} would train no seed {cfg.seed}: a comparison takes seeds=[{cfg.seed}]"
+    axes: dict[str, list] = {"backends": [hybrid_name(hybrid_parts(name)) for name in cfg.backends], "seeds": cfg.seeds}
     for key, values in axes.items():
         if not values:
             yield f"{key}=[] is empty: nothing to compare"

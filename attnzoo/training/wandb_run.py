@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from attnzoo.names import wandb_name
 from attnzoo.redact import redacted
 
 
@@ -46,7 +47,9 @@ class WandbRun:
         self.id, self.run = "", None
         if mode == "disabled":
             return
-        init: dict[str, Any] = {"project": project, "group": group, "name": name, "job_type": job_type}
+        init: dict[str, Any] = {
+            "project": project, "group": wandb_name(group), "name": wandb_name(name), "job_type": job_type,
+        }  # fmt: skip
         init["config"] = redacted(dict(config or {}))
         try:
             self.folder.mkdir(parents=True, exist_ok=True)

@@ -125,7 +125,7 @@ def test_started_again_it_does_what_is_new(swept, monkeypatch):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (("trainer.max_steps=2", "trainer.max_steps=3"), "trainer.max_steps: there 2, asked for 3"),
+        (("trainer.max_steps=2", "trainer.max_steps=1"), "trainer.max_steps: there 2, asked for 1"),
         (("model.n_layers=1,2", "model.d_model=16,32"), "swept: there"),
     ],
 )
