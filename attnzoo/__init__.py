@@ -27,7 +27,7 @@ _HOME = {
     "CausalLM": "model",
     "build_model": "model",
     "export": "model.export",
-    "load": "model.export",
+    "load": "training.saved",
     "export_llama": "model.llama",
     "from_llama": "model.llama",
     "leak_test": "checks",
@@ -47,10 +47,11 @@ if TYPE_CHECKING:
     from attnzoo.errors import AttnzooError, Refused, RequestError
     from attnzoo.masks import Mask
     from attnzoo.model import CausalLM, build_model
-    from attnzoo.model.export import export, load
+    from attnzoo.model.export import export
     from attnzoo.model.llama import export_llama, from_llama
     from attnzoo.registry import build, list_backends, register, why_not
     from attnzoo.training import train
+    from attnzoo.training.saved import load
 __getattr__ = at_first_use(__name__, _HOME)
 
 

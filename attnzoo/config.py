@@ -10,6 +10,7 @@ from typing import Any
 from attnzoo import groups
 from attnzoo.arguments import demand, paths, text, texts
 from attnzoo.composition import compose_plain, parse_overrides
+from attnzoo.data.sources import data_problems, text_sha256
 from attnzoo.errors import AttnzooError, RequestError, unknown, unknown_backend
 from attnzoo.measure.record import config_hash
 from attnzoo.model.config import hybrid_name, hybrid_parts, named, parameter_number, pattern_entries
@@ -100,6 +101,8 @@ def compose(
 def default_folder(cfg: RunConfig) -> str:
     """The same settings find the same folder again; a comparison's does not depend on which cells it has."""
     values = to_dict(cfg)
+    if cfg.task.name == "text" and cfg.data.name == "files" and not data_problems(cfg.data):
+        values["text"] = text_sha256(cfg.data)  # a file that was edited is another run, one that was moved is not
     if isinstance(cfg, CompareConfig):
         for key in ("attention", "seed", "backends", "seeds", "baseline", "jobs", "time_limit", "options"):
             del values[key]

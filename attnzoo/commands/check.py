@@ -10,6 +10,7 @@ attnzoo check --model runs/sdpa-seed0                       (a trained one: a ru
 
 from __future__ import annotations
 
+import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -147,9 +148,14 @@ def _of_settings(overrides: list[str]) -> dict[str, Any]:
 
 
 def _of_folder(folder: str) -> dict[str, Any]:
-    """The same of a trained model; an exported one has no task."""
+    """The same of a trained model; without a task where it was exported or its text is gone, which is said."""
     check_saved(folder)
     from attnzoo.training.saved import load_saved
 
     saved = load_saved(folder)
-    return {"model": saved.model, "task": saved.task, "n_tokens": saved.n_tokens, "make_model": saved.fresh}
+    task = None
+    try:
+        task = saved.load_task()
+    except RequestError as error:
+        print(f"the task is not checked: {error}", file=sys.stderr)
+    return {"model": saved.model, "task": task, "n_tokens": saved.n_tokens, "make_model": saved.fresh}

@@ -6,6 +6,7 @@ attnzoo export runs/sdpa-seed0 --out my-llama --format llama    (transformers' f
 
 from __future__ import annotations
 
+import sys
 from argparse import ArgumentParser, Namespace
 
 from attnzoo.commands import check_saved, flags
@@ -29,6 +30,8 @@ def run(arguments: Namespace) -> int:
 
     saved = load_saved(arguments.run)
     write = export_llama if arguments.format == "llama" else export
+    if saved.no_text:
+        print(f"the folder gets no tokenizer: {arguments.run} {saved.no_text}", file=sys.stderr)
     folder = write(saved.model, arguments.out, saved.tokenizer)
     print(f"{folder}: {READ_BY[arguments.format]}({str(folder)!r}) reads it")
     return 0

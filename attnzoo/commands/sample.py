@@ -46,8 +46,7 @@ def run(arguments: Namespace) -> int:
     device = resolve_device(arguments.device)
     saved = load_saved(arguments.run)
     if saved.tokenizer is None:
-        why = "was exported without a tokenizer" if saved.task is None else f"was trained on {saved.task.name}, no text"
-        raise RequestError(f"{arguments.run} {why}: it cannot be sampled as text")
+        raise RequestError(f"{arguments.run} cannot be sampled as text: it {saved.no_text}")
     start = torch.tensor([saved.tokenizer.encode(arguments.prompt)], device=device)
     tokens = saved.model.to(device).generate(
         start,

@@ -11,7 +11,7 @@ from typing import Any
 
 from attnzoo.errors import RequestError
 from attnzoo.files import read_json, write_json_atomic
-from attnzoo.measure.record import NOT_IDENTITY, Record, config_hash
+from attnzoo.measure.record import BY_CONTENT, NOT_IDENTITY, Record, config_hash
 from attnzoo.model.config import hybrid_parts
 from attnzoo.names import file_name
 from attnzoo.redact import redacted, redacted_command
@@ -240,4 +240,4 @@ def flat(values: dict[str, Any], *, leave_out: Iterable[str] = (), prefix: str =
         if key in leave_out:
             continue
         found |= flat(value, prefix=f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-    return {key: value for key, value in found.items() if key not in NOT_IDENTITY}
+    return {key: value for key, value in found.items() if key not in (*NOT_IDENTITY, BY_CONTENT)}

@@ -15,6 +15,7 @@ from attnzoo.comparison.cells import run_cells
 from attnzoo.comparison.children import call_alone
 from attnzoo.comparison.plan import Cell, Plan, plan, write_plan, write_time
 from attnzoo.comparison.rounds import all_rounds
+from attnzoo.comparison.texts import with_texts
 from attnzoo.errors import AttnzooError, RequestError
 from attnzoo.lock import locked
 from attnzoo.measure.record import Record
@@ -59,10 +60,12 @@ def carry_out(plan: Plan, *, started: float | None = None) -> list[Record]:
         RequestError: the folder is in use or cannot be written. Nothing has been started.
         AttnzooError: the timing rounds failed; everything else is done and written.
     """
-    cells, folder = plan.cells, plan.folder
+    folder = plan.folder
     if several := process_faults():
         raise RequestError("this comparison cannot be started", several)
     with locked(folder):
+        plan = with_texts(plan)
+        cells = plan.cells
         write_plan(plan)
         done = {cell.run for cell in cells if cell.finished()}
         to_do = [cell for cell in cells if cell.run not in done]

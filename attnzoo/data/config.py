@@ -16,6 +16,8 @@ class DataConfig:
         tokenizer: bytes (V = 256), or bpe: trained locally on the training split (the extra ``bpe``).
         bpe_vocab: V of the bpe.
         validation_fraction: share of the text, from its end, kept for validation; split before windowing.
+        sha256: what the text must be: the SHA-256 of its bytes as they are read, in their order; empty is whatever it is.
+            A run folder's config.yaml holds that of its own text.
         allow_shared_text: train even if the same text stands in both splits (copies within the text).
     """
 
@@ -29,4 +31,5 @@ class DataConfig:
     tokenizer: str = "bytes"
     bpe_vocab: int = 2048
     validation_fraction: float = 0.1
+    sha256: str = ""
     allow_shared_text: bool = False

@@ -6,7 +6,9 @@ import gzip
 import hashlib
 import importlib.util
 import json
+import re
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -27,7 +29,7 @@ def read_source(cfg: DataConfig, cache_dir: str | Path | None = None) -> tuple[b
     """The text as UTF-8 bytes and its provenance (source, licence where known, ``sha256``, ``bytes``).
 
     Raises:
-        RequestError: with all of `data_problems`; or the data set cannot be had.
+        RequestError: with all of `data_problems`; the data set cannot be had; or the text is not that of ``cfg.sha256``.
     """
     if problems := data_problems(cfg):
         raise RequestError("the data cannot be loaded", problems)
@@ -40,7 +42,26 @@ def read_source(cfg: DataConfig, cache_dir: str | Path | None = None) -> tuple[b
         text, origin = read_huggingface(cfg, cache_dir)
     else:
         text, origin = read_embedded("moby_dick")
-    return text, {**origin, "sha256": hashlib.sha256(text).hexdigest(), "bytes": len(text)}
+    found = hashlib.sha256(text).hexdigest()
+    if cfg.sha256 not in ("", found):
+        raise RequestError(
+            f"the text of {text_name(cfg)} is another: its SHA-256 is {found}, data.sha256 asks for {cfg.sha256}"
+        )
+    return text, {**origin, "sha256": found, "bytes": len(text)}
+
+
+def text_sha256(cfg: DataConfig) -> str:
+    """What tells this text from every other: the SHA-256 of what `read_source` gives today, wherever it comes from.
+
+    Raises:
+        RequestError: as `read_source`, but for ``cfg.sha256``, which is not looked at.
+    """
+    return read_source(replace(cfg, sha256=""))[1]["sha256"]
+
+
+def text_name(cfg: DataConfig) -> str:
+    """What a message calls the text: its files, its data set, or its own name."""
+    return ", ".join(cfg.paths) if cfg.name == "files" else cfg.dataset if cfg.name == "hf" else cfg.name
 
 
 def read_embedded(name: str) -> tuple[bytes, dict[str, Any]]:
@@ -134,6 +155,8 @@ def _setting_problems(cfg: DataConfig) -> list[str]:
         problems.append("data.tokenizer=bpe needs the package tokenizers: pip install 'attnzoo[bpe]'")
     if not 0.0 < cfg.validation_fraction < 1.0:
         problems.append(f"data.validation_fraction={cfg.validation_fraction}: must be between 0 and 1, both excluded")
+    if cfg.sha256 and not re.fullmatch("[0-9a-f]{64}", cfg.sha256):
+        problems.append(f"data.sha256={cfg.sha256}: must be 64 hexadecimal digits in lower case, or empty")
     return problems
 
 

@@ -24,7 +24,10 @@ NOT_IDENTITY = (
     "trainer.resume",
     "trainer.restart",
     "trainer.init_from",  # its content is part of it, not its place
+    "data.sha256",  # it stands beside the hash
 )
+BY_CONTENT = "data.paths"
+"""Names what is told apart by its content, which stands in a record's ``data.sha256``, beside the hash of the settings."""
 
 
 class Record(dict):
@@ -97,10 +100,14 @@ class Record(dict):
 
 
 def config_hash(config: Any) -> str:
-    """12 hex digits that name a configuration: equal exactly when everything that can change the result is equal.
+    """12 hex digits that name a configuration: equal exactly when every setting that can change the result is equal.
+
+    What was read is no setting. A text stands beside this hash, by the SHA-256 of its content (``data.sha256`` of the
+    record), so that a file that was moved is the same and one that was edited is another.
 
     Args:
-        config: a dict or dataclass. Left out: what `NOT_IDENTITY` names, and the values of secrets, which no file keeps.
+        config: a dict or dataclass. Left out: what `NOT_IDENTITY` names, the paths of text files, and the values of secrets,
+            which no file keeps.
     """
     plain = dataclasses.asdict(config) if dataclasses.is_dataclass(config) and not isinstance(config, type) else config
     plain = redacted(finite(plain))
@@ -111,6 +118,8 @@ def config_hash(config: Any) -> str:
             holder = holder.get(parent, {}) if isinstance(holder, dict) else {}
         if isinstance(holder, dict):
             holder.pop(last, None)
+    if isinstance(plain.get("data"), dict) and "paths" in plain["data"]:
+        plain["data"]["paths"] = []
     canonical = json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 

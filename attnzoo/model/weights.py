@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +21,46 @@ def save_weights(model: nn.Module, path: Path, metadata: dict[str, str] | None =
     write_bytes_atomic(path, safetensors.torch.save(untied(model), {"format": "pt", **(metadata or {})}))
 
 
+def saved_shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """The shape of each tensor of a safetensors file, by its header alone.
+
+    Raises:
+        RequestError: no such file, or a broken one.
+    """
+    with _readable(path), safetensors.safe_open(path, "pt") as file:
+        return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118  no mapping
+
+
+def saved_vocab_size(path: Path) -> int:
+    """V of the model whose weights are in a file of `save_weights`.
+
+    Raises:
+        RequestError: no such file, a broken one, or one without an embedding.
+    """
+    shape = saved_shapes(path).get("embedding.weight", ())
+    if len(shape) != 2:
+        raise RequestError(f"checkpoint {path} is of another model", ["embedding.weight (V, C) is missing"])
+    return shape[0]
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise RequestError(f"there are no weights: {path} is missing") from None
+    except (OSError, safetensors.SafetensorError) as error:
+        raise RequestError(f"checkpoint {path} cannot be read: {error}") from error
+
+
 def load_weights(model: nn.Module, path: Path) -> None:
     """Fill ``model`` from `save_weights`.
 
     Raises:
         RequestError: no such file, a broken one, or one of another model, with every reason.
     """
-    try:
+    with _readable(path):
         saved = safetensors.torch.load_file(path)
-    except FileNotFoundError:
-        raise RequestError(f"there are no weights: {path} is missing") from None
-    except (OSError, safetensors.SafetensorError) as error:
-        raise RequestError(f"checkpoint {path} cannot be read: {error}") from error
     own = untied(model)
     faults = [f"{name} is missing" for name in own if name not in saved]
     faults += [f"{name} is not in this model" for name in saved if name not in own]

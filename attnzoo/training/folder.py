@@ -10,14 +10,15 @@ from typing import Any
 
 from attnzoo.errors import RequestError
 from attnzoo.files import write_text_atomic
-from attnzoo.measure.record import NOT_IDENTITY, Record, config_hash
-from attnzoo.model import CausalLM, build_model
-from attnzoo.model.weights import load_weights
-from attnzoo.tasks import Task, build_task
+from attnzoo.measure.record import BY_CONTENT, NOT_IDENTITY, Record, config_hash
+from attnzoo.model import CausalLM
+from attnzoo.tasks import Task
 from attnzoo.training.checkpoints import read_checkpoint
 from attnzoo.training.config import RunConfig, load_config, to_dict, to_yaml
+from attnzoo.training.kept import check_text
+from attnzoo.training.saved import load_model, load_task
 
-OWN = ("record.json", "metrics.jsonl", "metrics.csv", "checkpoints", "wandb", "log.txt")
+OWN = ("record.json", "metrics.jsonl", "metrics.csv", "checkpoints", "wandb", "log.txt", "data.json")
 KEPT = ("ok", "oom")
 """A run that ended so is not run again by the same command; a refused one is looked at again, which costs nothing."""
 LENGTH = "trainer.max_steps"
@@ -89,6 +90,7 @@ class RunFolder:
             with suppress(RequestError):  # a broken record is removed like a whole one
                 return cls(folder.path, there, Record.load(folder.record))
             return cls(folder.path, there)
+        check_text(folder.path, cfg)
         old = Record.load(folder.record) if folder.record.exists() else None
         again = cfg.trainer.resume and old is not None and old["status"] == "oom"
         same = old is not None and old.get("config_hash", config_hash(to_dict(there))) == config_hash(to_dict(cfg))
@@ -134,21 +136,10 @@ def load_run(folder: str | Path) -> tuple[RunConfig, CausalLM, Task]:
     """A finished run: its configuration, its trained model on the CPU in evaluation mode, its task.
 
     Raises:
-        RequestError: no run folder, or a missing or broken checkpoint.
+        RequestError: no run folder, a missing or broken checkpoint, or its text is gone or another (`load_saved` needs none).
     """
-    folder = Path(folder).expanduser()
-    if not folder.is_dir():
-        raise RequestError(
-            f"{folder} is no run folder" + (": it is a file" if folder.exists() else ": it does not exist")
-        )
-    cfg = load_config(folder)
-    place = RunFolder(folder)
-    if not place.weights.exists():
-        raise RequestError(f"{folder} holds no trained model: {place.weights} is missing")
-    task = build_task(cfg.task, cfg.data, cfg.seed)
-    model = build_model(cfg, task.vocab_size)
-    load_weights(model, place.weights)
-    return cfg, model.eval(), task
+    cfg, model = load_model(folder)
+    return cfg, model, load_task(folder, cfg)
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -156,7 +147,7 @@ def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     out: dict[str, Any] = {}
     for key, value in values.items():
         name = prefix + key
-        if name in NOT_IDENTITY:
+        if name in (*NOT_IDENTITY, BY_CONTENT):
             continue
         out |= _flat(value, f"{name}.") if isinstance(value, dict) else {name: value}
     return out

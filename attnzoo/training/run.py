@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ import torch
 from attnzoo import registry
 from attnzoo.arguments import demand, instance
 from attnzoo.contract import Attention
+from attnzoo.data.sources import read_source
 from attnzoo.errors import Refused, RequestError, Stopped
 from attnzoo.files import finite
 from attnzoo.lock import locked
@@ -36,6 +37,7 @@ from attnzoo.training.config import RunConfig, to_dict
 from attnzoo.training.fit import Fitted, fit
 from attnzoo.training.folder import RunFolder
 from attnzoo.training.init_from import identified, start_from
+from attnzoo.training.kept import check_tokenizer, identity, keep_text
 from attnzoo.training.loggers import JsonLines, WandbLogger
 from attnzoo.training.notes import Notes, notes, precision_of, say, say_how_it_starts
 from attnzoo.training.probe import run_probe
@@ -90,7 +92,7 @@ def train(cfg: RunConfig, *, cell: bool = False) -> Record:
     demand("this run cannot be started", instance("cfg", cfg, RunConfig, "a configuration, as attnzoo.compose makes"))
     if wrong := faults(cfg) + machine_faults(cfg) + process_faults():
         raise RequestError("this run cannot be started", wrong)
-    cfg = identified(cfg)
+    cfg = with_text(identified(cfg))
     folder = RunFolder.inspect(cfg)
     if not cell:
         refuse_within_comparison(folder.path)
@@ -150,6 +152,10 @@ def prepare(run: Run) -> None:
     """
     cfg, folder, record = run.cfg, run.folder, run.record
     run.task = build_task(cfg.task, cfg.data, cfg.seed)
+    if text := identity(run.task):
+        record.data = text
+    if not cfg.trainer.restart:
+        check_tokenizer(folder.path, run.task)
     run.model = build_model(cfg, run.task.vocab_size)
     if reasons := refusals(cfg, run.model, run.device, run.precision):
         raise Refused(f"{cfg.attention.name} cannot run this", reasons)
@@ -161,9 +167,17 @@ def prepare(run: Run) -> None:
         run.protected = None
     if run.protected is None:
         folder.write_config(cfg)
+    keep_text(folder.path, run.task)
     describe(record, cfg, run.model)
     run.wandb = open_wandb(cfg, folder)
     record.wandb = run.wandb.status()
+
+
+def with_text(cfg: RunConfig) -> RunConfig:
+    """The configuration that names its text by content, as it is read now; a text that it names already is that or refused."""
+    if cfg.task.name != "text":
+        return cfg
+    return replace(cfg, data=replace(cfg.data, sha256=read_source(cfg.data)[1]["sha256"]))
 
 
 def stages(run: Run) -> None:

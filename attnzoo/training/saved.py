@@ -1,23 +1,32 @@
-"""A trained model from disk: of a run folder, or of a folder that `attnzoo export` or `attnzoo import` wrote."""
+"""A trained model from disk: of a run folder, or of a folder that `attnzoo export` or `attnzoo import` wrote.
+
+A run's text is not needed for it: the folder keeps its tokenizer and the opening of its validation split
+(`attnzoo.training.kept`). Folders of before do not; `load_saved` says what of theirs needs the text.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from attnzoo.arguments import demand
+from attnzoo.arguments import path as valid_path
 from attnzoo.data.sources import read_embedded
-from attnzoo.data.tokenizer import Tokenizer
+from attnzoo.data.tokenizer import ByteTokenizer, Tokenizer, tokenizer_from_state
+from attnzoo.errors import RequestError
 from attnzoo.model import CausalLM, build_model
+from attnzoo.model import export as exported
 from attnzoo.model.build import assemble
 from attnzoo.model.config import named
-from attnzoo.model.export import load, load_tokenizer, recipe_of
-from attnzoo.tasks import Task
-from attnzoo.training.config import is_export
-from attnzoo.training.folder import load_run
+from attnzoo.model.weights import load_weights, saved_vocab_size
+from attnzoo.tasks import Task, build_task
+from attnzoo.training.config import RunConfig, is_export, load_config
+from attnzoo.training.kept import kept_sha256, kept_text
 
 UNKNOWN_LENGTH = 64
 
@@ -29,10 +38,11 @@ class Saved:
     Args:
         name: its attention, or its hybrid's name.
         model: on the CPU, in evaluation mode.
-        tokenizer: None where its tokens are no text, or none was exported.
+        tokenizer: None where ``no_text`` says why its tokens cannot be read as text.
         n_tokens: T it was trained at; an export does not say, so 64 there, or as far as learned positions reach.
         fresh: makes an untrained model of the same settings.
-        task: what a run was trained on; None of an export.
+        opening: (1, T) the first tokens of a run's validation split, where they are known.
+        load_task: what a run was trained on, from its own text; raises `RequestError` where that is gone, another, or unknown.
     """
 
     name: str
@@ -40,17 +50,29 @@ class Saved:
     tokenizer: Tokenizer | None
     n_tokens: int
     fresh: Callable[[], CausalLM]
-    task: Task | None = None
+    load_task: Callable[[], Task]
+    opening: Tensor | None = None
+    no_text: str = ""
 
     def row(self, n_tokens: int) -> Tensor:
-        """(1, at most T) tokens to look at: of the run's validation split; of an export the embedded text, or random tokens."""
-        if self.task is not None:
-            return next(iter(self.task.validation_batches(1))).tokens[:, :n_tokens]
+        """(1, at most T) tokens to look at: of the run's validation split; else of the embedded text, or random tokens."""
+        if self.opening is not None:
+            return self.opening[:, :n_tokens]
         if self.tokenizer is not None:
             start = read_embedded("moby_dick")[0][: 16 * n_tokens].decode("utf-8", "ignore")
             return torch.tensor([self.tokenizer.encode(start)[:n_tokens]])
         draw = torch.Generator().manual_seed(0)
         return torch.randint(self.model.vocab_size, (1, n_tokens), generator=draw)
+
+
+def load(folder: str | os.PathLike[str]) -> CausalLM:
+    """The trained model of a run folder, or the exported one of a folder; on the CPU, in evaluation mode.
+
+    Raises:
+        RequestError: neither, settings that do not fit (every fault), missing, broken or foreign weights.
+    """
+    demand("no model can be loaded from this", valid_path("folder", folder))
+    return exported.load(Path(folder).expanduser()) if is_export(Path(folder)) else load_model(folder)[1]
 
 
 def load_saved(folder: str | Path) -> Saved:
@@ -60,13 +82,73 @@ def load_saved(folder: str | Path) -> Saved:
         RequestError: neither, or a missing or broken file of it.
     """
     folder = Path(folder).expanduser()
-    if not is_export(folder):
-        cfg, model, task = load_run(folder)
-        name = named(cfg.model, cfg.attention).name
-        return Saved(name, model, task.tokenizer, task.n_tokens, lambda: build_model(cfg, task.vocab_size), task)
-    model = load(folder)
-    recipe = recipe_of(model)
+    return _export(folder) if is_export(folder) else _run(folder)
+
+
+def load_model(folder: str | os.PathLike[str]) -> tuple[RunConfig, CausalLM]:
+    """A run's configuration and its trained model, on the CPU in evaluation mode.
+
+    Raises:
+        RequestError: no run folder, or a missing or broken checkpoint.
+    """
+    folder = Path(folder).expanduser()
+    if not folder.is_dir():
+        raise RequestError(
+            f"{folder} is no run folder" + (": it is a file" if folder.exists() else ": it does not exist")
+        )
+    cfg, weights = load_config(folder), folder / "checkpoints" / "model.safetensors"
+    if not weights.exists():
+        raise RequestError(f"{folder} holds no trained model: {weights} is missing")
+    model = build_model(cfg, saved_vocab_size(weights))
+    load_weights(model, weights)
+    return cfg, model.eval()
+
+
+def load_task(folder: str | os.PathLike[str], cfg: RunConfig) -> Task:
+    """What a run was trained on.
+
+    Raises:
+        RequestError: its text is gone, or another than the run's.
+    """
+    folder = Path(folder).expanduser()
+    data = replace(cfg.data, sha256=cfg.data.sha256 or kept_sha256(folder) or "")
+    return build_task(cfg.task, data, cfg.seed)
+
+
+def _run(folder: Path) -> Saved:
+    cfg, model = load_model(folder)
+    tokenizer, opening, why = _text(folder, cfg)
+    return Saved(
+        named(cfg.model, cfg.attention).name, model, tokenizer, cfg.task.n_tokens,
+        lambda: build_model(cfg, model.vocab_size), lambda: load_task(folder, cfg), opening, why,
+    )  # fmt: skip
+
+
+def _text(folder: Path, cfg: RunConfig) -> tuple[Tokenizer | None, Tensor | None, str]:
+    """A run's tokenizer, the opening of its validation split, and why there is none."""
+    if kept := kept_text(folder):
+        return tokenizer_from_state(kept["tokenizer"]), torch.tensor([kept["opening"]]), ""
+    try:  # a synthetic task, or a folder of before, whose text may still be there
+        task = load_task(folder, cfg)
+    except RequestError as error:
+        if cfg.data.tokenizer == "bytes":
+            return ByteTokenizer(), None, ""
+        why = f"needs its text, of which its tokenizer was made and which it did not keep: {error}"
+        return None, None, why
+    opening = next(iter(task.validation_batches(1))).tokens
+    return task.tokenizer, opening, "" if task.tokenizer else f"was trained on {task.name}, no text"
+
+
+def _export(folder: Path) -> Saved:
+    model, tokenizer = exported.load(folder), exported.load_tokenizer(folder)
+    recipe = exported.recipe_of(model)
     parts = recipe.model, recipe.attention, recipe.positions, recipe.vocab_size, recipe.seed
     longest = recipe.positions.max_tokens if recipe.positions.name == "learned" else UNKNOWN_LENGTH
-    name = named(recipe.model, recipe.attention).name
-    return Saved(name, model, load_tokenizer(folder), min(longest, UNKNOWN_LENGTH), lambda: assemble(*parts))
+
+    def no_task() -> Task:
+        raise RequestError(f"{folder} was exported: it does not say what it was trained on")
+
+    return Saved(
+        named(recipe.model, recipe.attention).name, model, tokenizer, min(longest, UNKNOWN_LENGTH),
+        lambda: assemble(*parts), no_task, None, "" if tokenizer else "was exported without a tokenizer",
+    )  # fmt: skip

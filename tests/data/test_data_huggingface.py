@@ -1,5 +1,6 @@
 """Streaming, with the package where it is installed and a stand-in module otherwise; nothing here uses the network."""
 
+import hashlib
 import importlib.util
 import json
 import socket
@@ -11,7 +12,7 @@ import pytest
 from attnzoo.data import huggingface
 from attnzoo.data.config import DataConfig
 from attnzoo.data.huggingface import take_text
-from attnzoo.data.sources import read_source
+from attnzoo.data.sources import read_source, text_sha256
 from attnzoo.errors import RequestError
 
 
@@ -57,6 +58,17 @@ def test_another_request_does_not_get_the_kept_text(stand_in, online, tmp_path):
     read_source(hf(), tmp_path)
     read_source(hf(max_bytes=4), tmp_path)
     assert len(stand_in.calls) == 2
+
+
+def test_a_data_set_that_has_changed_is_another_text(stand_in, online, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    before = text_sha256(hf())
+    assert read_source(hf(sha256=before), tmp_path)[1]["sha256"] == before
+    stand_in.rows = [{"text": "three"}]
+    after = hashlib.sha256(b"three\n").hexdigest()
+    assert read_source(hf(sha256=before), tmp_path)[1]["sha256"] == before  # what was kept
+    with pytest.raises(RequestError, match=f"owner/name is another: its SHA-256 is {after}.* asks for {before}"):
+        read_source(hf(sha256=before), tmp_path / "another cache")
 
 
 def test_streaming_stops_at_max_bytes_between_two_characters():

@@ -10,7 +10,7 @@ import pytest
 
 from attnzoo.data import sources
 from attnzoo.data.config import DataConfig
-from attnzoo.data.sources import cut_at_character, data_problems, read_source
+from attnzoo.data.sources import cut_at_character, data_problems, read_source, text_name, text_sha256
 from attnzoo.errors import RequestError
 
 MOBY_DICK = "fe282a57094ed62e7144fb7c804a9748fc1c909bf3b49d06e7276015f9f67240"
@@ -117,3 +117,29 @@ def test_reading_text_imports_no_torch():
         "assert not {'torch', 'datasets', 'tokenizers'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_text_is_told_by_what_is_read(tmp_path):
+    for name, content in (("a.txt", "one — é"), ("b.txt", "two\n"), ("ab.txt", "one — é\ntwo\n")):
+        (tmp_path / name).write_text(content, encoding="utf-8")
+    a, b, both = (tmp_path / name for name in ("a.txt", "b.txt", "ab.txt"))
+    expected = hashlib.sha256("one — é\ntwo\n".encode()).hexdigest()
+    assert text_sha256(files(a, b)) == text_sha256(files(both)) == expected
+    assert text_sha256(files(b, a)) != expected
+    assert text_sha256(files(a, b, sha256="0" * 64)) == expected  # what is there, not what was asked for
+    assert text_sha256(DataConfig()) == MOBY_DICK
+    assert [text_name(cfg) for cfg in (files(a, b), DataConfig(), DataConfig("hf", dataset="o/n"))] == [
+        f"{a}, {b}", "moby_dick", "o/n",
+    ]  # fmt: skip
+
+
+def test_a_pinned_text_is_that_or_refused(tmp_path):
+    (tmp_path / "a.txt").write_text("a\n")
+    right = hashlib.sha256(b"a\n").hexdigest()
+    assert read_source(files(tmp_path / "a.txt", sha256=right))[0] == b"a\n"
+    with pytest.raises(RequestError) as caught:
+        read_source(files(tmp_path / "a.txt", sha256="0" * 64))
+    assert right in str(caught.value)
+    assert "0" * 64 in str(caught.value)
+    for wrong in ("A" * 64, "0" * 63, "0" * 65, "x"):
+        assert any("data.sha256" in problem for problem in data_problems(DataConfig(sha256=wrong)))

@@ -64,3 +64,17 @@ def test_hash_names_what_changes_the_result_and_nothing_else():
     cfg.trainer.device = "cpu"
     assert config_hash(cfg) != first
     assert config_hash({"a": 1, "b": (1, 2)}) == config_hash({"b": [1, 2], "a": 1})
+
+
+def test_where_a_text_lies_is_no_setting():
+    def of(**data):
+        return config_hash({"data": {"name": "files", "paths": [], **data}, "seed": 0})
+
+    assert of() == of(paths=["a.txt"]) == of(paths=["b.txt"], sha256="0" * 64)
+    assert of() != of(name="hf")
+    assert config_hash({"data": {"name": "files"}, "seed": 0}) != of()  # as before such a key came
+
+
+def test_the_hash_of_an_embedded_text_is_that_of_before():
+    """Pinned: comparisons find their finished cells by it."""
+    assert config_hash({"data": {"name": "moby_dick", "paths": []}, "seed": 0}) == "6f378d12bfa8"
