@@ -119,14 +119,13 @@ def check_extension(q: Tensor, k: Tensor, v: Tensor, cache: Any, mask: Mask) -> 
     batch = next((t.shape[0] for t in _held(cache) if t.dim() > 2), k.shape[0])  # all have the batch first
     if batch != k.shape[0]:
         why.append(f"the cache was made for batch {batch}; these keys are batch {k.shape[0]}")
-    held = getattr(cache, "keys", None)
-    if held is not None and (held.dtype != k.dtype or held.device != k.device):
-        why.append(f"the cache is {held.dtype} on {held.device}; these keys are {k.dtype} on {k.device}")
-    values = getattr(cache, "values", None)
-    if values is not None and values.shape[3] != v.shape[3]:
-        why.append(
-            f"the cache holds values of dim {values.shape[3]}, got {v.shape[3]}: new_cache(value_dim={v.shape[3]})"
-        )
+    for part in (cache, *_inner(cache)):
+        held, values = getattr(part, "keys", None), getattr(part, "values", None)
+        if isinstance(held, Tensor) and (held.dtype != k.dtype or held.device != k.device):
+            why.append(f"the cache is {held.dtype} on {held.device}; these keys are {k.dtype} on {k.device}")
+        if isinstance(values, Tensor) and values.shape[3] != v.shape[3]:
+            dims = f"the cache holds values of dim {values.shape[3]}, got {v.shape[3]}"
+            why.append(f"{dims}: new_cache(value_dim={v.shape[3]})")
     if why:
         raise RequestError("these tokens cannot be added to the cache", why)
     mask.check_lengths(cache.length + new, q.shape[0])
@@ -135,6 +134,13 @@ def check_extension(q: Tensor, k: Tensor, v: Tensor, cache: Any, mask: Mask) -> 
             "decoding needs a causal mask, and a prefix must arrive whole in the first call: "
             "otherwise earlier tokens would have had to see tokens that were not there yet"
         )
+
+
+def _inner(cache: Any) -> Iterator[Any]:
+    """The caches that a cache is made of."""
+    for part in getattr(cache, "__dict__", {}).values():
+        if not isinstance(part, (Tensor, int)) and hasattr(part, "length"):
+            yield part
 
 
 def _held(cache: Any) -> Iterator[Tensor]:

@@ -13,12 +13,12 @@ from typing import Any
 from attnzoo.comparison.children import Ended, call_alone
 from attnzoo.comparison.plan import Cell, Plan
 from attnzoo.files import read_json
+from attnzoo.measure.failures import NOT_TIMED, failed_timings, failure_lines
 from attnzoo.measure.record import Record
 from attnzoo.training.config import to_dict
 
 TIMED = ("train_step_ms", "train_tokens_per_s", "prefill_ms", "decode_ms_per_token", "length_sweep")
 LEAST_SECONDS, LONGEST_SECONDS = 60.0, 3600.0
-_FAILED = "not timed: "
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Rounds:
         timed = read_json(out) if ended.status == 0 and out.is_file() else {}
         if timed.get("id") != timing_id:
             for cell, record in trained:
-                _warn(record, [f"{_FAILED}{ended.why}"])
+                _warn(record, [f"{NOT_TIMED}{ended.why}"])
                 record.save(cell.folder / "record.json")
             return ended.seconds, f"{ended.why}; the trained cells are kept"
         for cell, record in trained:
@@ -123,19 +123,13 @@ def _put_in(record: Record, timed: Mapping[str, Any], variant: str, shared_by: l
         timing_shared_by=shared_by,  # one model of the variant was timed: its seeds have one measurement among them
         timing_environment=timed["environment"],
     )
-    record["warnings"] = [line for line in record.get("warnings", []) if not line.startswith(_FAILED)]
-    _warn(record, failures(cost))
+    record["warnings"] = [line for line in record.get("warnings", []) if not line.startswith(NOT_TIMED)]
+    cost.pop("failed", None)
+    if failed := failed_timings(cost):
+        cost["failed"] = failed
+    _warn(record, failure_lines(cost))
     if not record["warnings"]:
         del record["warnings"]
-
-
-def failures(cost: Mapping[str, Any]) -> list[str]:
-    """Why a timing of a model that trained has no number."""
-    return [
-        f"{_FAILED}{key}: {'; '.join(timing.get('reasons') or ['no reason recorded'])}"
-        for key, timing in cost.items()
-        if key in TIMED and isinstance(timing, Mapping) and timing.get("status", "ok") != "ok"
-    ]
 
 
 def _warn(record: Record, lines: Sequence[str]) -> None:

@@ -163,7 +163,8 @@ def extend(step: Callable[..., torch.Tensor], tokens: torch.Tensor, cache: Model
 
 def new_cache(model: CausalLM, batch_size: int, max_tokens: int, precision: str) -> ModelCache:
     """A cache in the type that keys and values have under this precision."""
-    return model.new_cache(batch_size, max_tokens, dtype=torch.bfloat16 if precision == "bf16" else None)
+    with autocast(precision, model.embedding.weight.device):
+        return model.new_cache(batch_size, max_tokens)
 
 
 def device_of(models: Mapping[str, CausalLM]) -> str:

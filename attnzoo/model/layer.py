@@ -65,6 +65,7 @@ class AttentionLayer(nn.Module):
         if cache is None:
             return self._merge(self.attention(q, k, v, mask, bias, x), x)
         decoder = self.projection.decoder(self.attention)
+        q, k, v = cache.raised(q), cache.raised(k), cache.raised(v)
         try:
             out = decoder.extend(q, k, v, cache.attention, mask, bias, x)
         except RequestError:

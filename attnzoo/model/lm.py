@@ -154,11 +154,14 @@ class CausalLM(nn.Module):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> ModelCache:
-        """Decoding state for ``max_tokens`` tokens, on the model's device and in its dtype unless told otherwise."""
+        """Decoding state for ``max_tokens`` tokens, on the model's device and in the dtype of its keys (of its weights, or
+        autocast's within it) unless told otherwise."""
         check_room(batch_size, max_tokens, device, dtype)
         weight = self.embedding.weight
         device = weight.device if device is None else device
-        dtype = weight.dtype if dtype is None else dtype
+        if dtype is None:
+            kind = weight.device.type
+            dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
         return ModelCache([block.attention.new_cache(batch_size, max_tokens, device, dtype) for block in self.layers])
 
     def generate(

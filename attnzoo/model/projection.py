@@ -23,10 +23,12 @@ Heads = tuple[Tensor, Tensor, Tensor]
 
 @dataclass
 class LayerCache:
-    """What one layer keeps to decode: its attention's cache, and the last inputs of its convolution (B, width - 1, channels)."""
+    """What one layer keeps to decode, in one ``dtype``: its attention's cache, and the last inputs of its convolution
+    (B, width - 1, channels)."""
 
     attention: Any
     conv: Tensor | None
+    dtype: torch.dtype
 
     @property
     def length(self) -> int:
@@ -35,6 +37,12 @@ class LayerCache:
     @property
     def nbytes(self) -> int:
         return self.attention.nbytes + (0 if self.conv is None else self.conv.nbytes)
+
+    def raised(self, t: Tensor) -> Tensor:
+        """In the cache's dtype where that holds every number of t's, as float32 does of what autocast makes; else as it is."""
+        if t.dtype == self.dtype or torch.promote_types(t.dtype, self.dtype) != self.dtype:
+            return t
+        return t.to(self.dtype)
 
 
 class RMSNorm(nn.RMSNorm):
@@ -57,7 +65,10 @@ class Linear(nn.Linear):
 
 
 class ShortConv(nn.Module):
-    """A causal depthwise convolution over the last few tokens, the identity at first. Never reads another document."""
+    """A causal depthwise convolution over the last few tokens, the identity at first. Never reads another document.
+
+    Sums are in the wider dtype of input and weight, as under autocast, and leave in the input's.
+    """
 
     def __init__(self, channels: int, width: int) -> None:
         super().__init__()
@@ -81,7 +92,7 @@ class ShortConv(nn.Module):
                 same = ids[:, reach:] == ids[:, reach - back : reach - back + n_tokens]
                 earlier = earlier * same[..., None]
             out = out + earlier * self.weight[back]
-        return out
+        return out if out.dtype == x.dtype else out.to(x.dtype)
 
 
 class Projection(nn.Module):
@@ -140,10 +151,10 @@ class Projection(nn.Module):
 
     def new_cache(self, attention: Attention, batch_size: int, max_tokens: int, device=None, dtype=None) -> LayerCache:
         """Decoding state for ``max_tokens`` tokens."""
-        conv = None
+        conv, dtype = None, dtype or torch.get_default_dtype()
         if self.conv is not None:
             conv = torch.zeros(batch_size, self.conv.width - 1, sum(self.sizes), device=device, dtype=dtype)
-        return LayerCache(self.attention_cache(attention, batch_size, max_tokens, device, dtype), conv)
+        return LayerCache(self.attention_cache(attention, batch_size, max_tokens, device, dtype), conv, dtype)
 
     def cache_bytes(self, attention: Attention, batch_size: int, max_tokens: int, dtype: torch.dtype) -> int:
         """What `new_cache` takes, by formula."""
@@ -162,7 +173,11 @@ class Projection(nn.Module):
             parts = parts * mask.key_padding[:, -parts.shape[1] :, None]
         past = None if cache is None else cache.conv
         if cache is not None and past is not None:
-            cache.conv = torch.cat([past, parts], 1)[:, -past.shape[1] :] if past.shape[1] else past
+            cache.conv = (
+                torch.cat([past, parts if parts.dtype == past.dtype else parts.to(past.dtype)], 1)[:, -past.shape[1] :]
+                if past.shape[1]
+                else past
+            )
         return self.conv(parts, past, mask.documents)
 
     def _cross(self, x: Tensor, context: Tensor) -> tuple[Tensor, ...]:

@@ -13,6 +13,7 @@ from attnzoo.checks.canary import entropy_canary
 from attnzoo.checks.leak_rounding import explained
 from attnzoo.checks.leak_setup import rounding
 from attnzoo.measure.cost import model_costs, time_models
+from attnzoo.measure.failures import failed_timings
 from attnzoo.measure.memory import train_step_memory
 from attnzoo.model import CausalLM, build_model
 from attnzoo.model.config import attention_of_layers, resized
@@ -138,4 +139,6 @@ def costs(model: CausalLM, task: Task, cfg: RunConfig, device: str, precision: s
             "train_peak_memory_method": peak["method"],
             "train_memory": peak,
         }
+    if failed := failed_timings(found):
+        found["failed"] = failed
     return found

@@ -22,6 +22,7 @@ from attnzoo.files import finite
 from attnzoo.lock import locked
 from attnzoo.measure.diverged import diverged
 from attnzoo.measure.environment import environment, resolve_device
+from attnzoo.measure.failures import failure_lines
 from attnzoo.measure.outcome import outcome
 from attnzoo.measure.record import Record, config_hash
 from attnzoo.model import CausalLM, build_model
@@ -213,6 +214,7 @@ def stages(run: Run) -> None:
         with next_stage(run, "cost"):
             record.correct = correctness(cfg, run.device)
             record.cost = costs(run.model, run.task, cfg, run.device, run.precision)
+            warn(record, failure_lines(record.cost))
         finish_stage(run, "cost")
 
 

@@ -3,7 +3,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from attnzoo.measure.config import MeasureConfig
-from attnzoo.measure.cost import BACKWARD_PASSES, model_costs, time_models, train_step_flops
+from attnzoo.measure.cost import BACKWARD_PASSES, model_costs, new_cache, time_models, train_step_flops
+from attnzoo.measure.failures import failed_timings, failure_lines
 from attnzoo.measure.step import TrainStep
 from attnzoo.model.build import assemble
 from attnzoo.model.config import AttentionConfig, ModelConfig, PositionsConfig
@@ -58,7 +59,22 @@ def test_timing_models_leaves_their_weights_and_keeps_failures_as_rows():
         assert torch.equal(p, before[name])
 
 
-def test_bf16_decodes_from_a_bf16_cache():
+@pytest.mark.parametrize("sizes", [{}, {"short_conv": 3}, {"projection": "mla"}], ids=str)
+def test_bf16_is_timed_from_a_bf16_cache(sizes):
     measure = MeasureConfig(rounds=1, decode_context=4, decode_tokens=2)
-    found = time_models({"sdpa": model("sdpa", n_layers=1)}, task_shape=(1, 8), measure=measure, precision="bf16")
-    assert found["sdpa"]["decode_ms_per_token"]["median"] > 0
+    lm = model("sdpa", n_layers=1, **sizes)
+    found = time_models({"sdpa": lm}, task_shape=(1, 8), measure=measure, precision="bf16")
+    for stage in ("train_step_ms", "prefill_ms", "decode_ms_per_token"):
+        assert found["sdpa"][stage]["median"] is not None, found["sdpa"][stage]
+    assert new_cache(lm, 1, 4, "bf16").nbytes * 2 == new_cache(lm, 1, 4, "fp32").nbytes
+
+
+def test_what_has_no_number_has_its_reason():
+    cost = {
+        "parameters": 3,
+        "train_step_ms": {"median": 1.0},
+        "prefill_ms": {"median": None, "status": "failed", "reasons": ["a", "b"]},
+        "train_memory": {"status": "oom"},
+    }
+    assert failed_timings(cost) == {"prefill_ms": "a; b", "train_memory": "no reason recorded"}
+    assert failure_lines(cost)[0] == "not timed: prefill_ms: a; b"

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from attnzoo import list_backends
 from attnzoo.errors import RequestError
 from attnzoo.model.generate import _pick, generate
 
@@ -145,3 +146,33 @@ def test_a_cache_that_holds_the_beginning_is_continued(make_model):
         model.generate(prompt, 6, cache=full)
     with pytest.raises(RequestError, match="use_cache=False with a cache"):
         model.generate(prompt, 6, cache=model.new_cache(2, 20), use_cache=False)
+
+
+@pytest.mark.parametrize("half", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("settings", [{}, {"short_conv": 3}, {"projection": "mla", "short_conv": 3}], ids=str)
+def test_generation_under_autocast_has_one_cache_dtype(make_model, half, settings):
+    """Reported as mamba#645 and torchtune#1349: weights in float32, keys in half precision."""
+    model, prompt = make_model("sdpa", **settings), torch.randint(50, (2, 7))
+    early = model.new_cache(2, 12)
+    with torch.autocast("cpu", half):
+        cached = model.generate(prompt, 5)
+        assert torch.equal(cached, model.generate(prompt, 5, use_cache=False))
+        assert model.new_cache(2, 12).nbytes * 2 == early.nbytes
+        assert model.generate(prompt, 5, cache=early).shape == (2, 12)  # made outside: keys are raised to its type
+    conv = early.layers[0].conv
+    assert conv is None or conv.dtype == torch.float32
+
+
+@pytest.mark.parametrize("name", sorted(set(list_backends()) - {"xformers"}))
+@pytest.mark.parametrize("conv", [0, 3])
+def test_every_backend_generates_under_autocast(make_model, name, conv):
+    model, prompt = make_model(name, short_conv=conv, n_layers=1), torch.randint(50, (1, 6))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert model.generate(prompt, 4).shape == (1, 10)
+
+
+def test_a_cache_of_fewer_digits_is_refused_wherever_its_keys_lie(make_model):
+    for name in ("sdpa", "based"):
+        model = make_model(name)
+        with pytest.raises(RequestError, match=r"the cache is torch\.bfloat16"):
+            model.generate(torch.zeros(1, 4, dtype=torch.long), 2, cache=model.new_cache(1, 6, dtype=torch.bfloat16))
