@@ -46,3 +46,20 @@ def test_a_dead_wandb_is_said_once_and_the_report_is_there(folder, monkeypatch, 
     assert write_report(folder, wandb_mode="offline").exists()
     assert capsys.readouterr().err.count("the server is gone") == 1
     assert log_summary(find_records(folder).records, folder)["mode"] == "disabled"
+
+
+def test_the_numbers_of_the_summary_say_who_is_best_and_who_leaks(records):
+    from attnzoo.report.rows import summarise
+    from attnzoo.report.wandb_summary import _curves, _numbers
+
+    summary = summarise(records)
+    numbers = _numbers(summary)
+    assert numbers["best/val_bits_per_byte"] == "sliding_window"
+    assert numbers["best/recall_accuracy"] == "undecided at 3 seeds between sdpa, exact, gqa"
+    assert (numbers["block_sparse/leak"], numbers["block_sparse/not_ranked"]) == ("fail", "LEAKS")
+    assert (numbers["linear/correct"], numbers["linear/not_ranked"]) == ("fail", "incorrect")
+    assert (numbers["exact/not_ranked"], numbers["exact/leak"], numbers["exact/correct"]) == ("", "pass", "pass")
+    assert (numbers["flex/status"], numbers["mqa/status"]) == ("refused", "ok 2/3")
+    assert numbers["exact/train_step_ms"] == pytest.approx(148.2)
+    assert "linear/train_step_ms" not in numbers
+    assert _curves(summarise([])) == {}
