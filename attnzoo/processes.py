@@ -186,7 +186,8 @@ def preloaded(*modules: str) -> Iterator[str]:
 
 
 def end_with_parent() -> None:
-    """End this process when its parent does: nobody would wait for it, and a next start would collide with it."""
+    """End this process when its parent does: nobody would wait for it, and a next start would collide with it. What it has to
+    lose it may write first, as on SIGTERM."""
     parent = os.environ.get("ATTNZOO_PARENT")
     if parent is None:
         return
@@ -194,6 +195,8 @@ def end_with_parent() -> None:
     def watch() -> None:
         while os.getppid() == int(parent):
             time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(GRACE_SECONDS)
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
