@@ -52,6 +52,7 @@ class Capabilities:
         value_dim: takes Dv ≠ D.
         weighted_sum: the output is A V, one weight for each head, query and key. A rule that takes a maximum, gates or norms
             single channels, or adds what is no value has weights for the eye only: they are not read out, nor dropped.
+        heads_apart: a query head reads no other's queries and no keys and values but its own group's. Talking heads mix them.
         scale: multiplies scores by its ``scale``.
         products: weights depend on queries and keys through scale·q·k alone, whatever basis the two are in: a query a times as
             long is a scale a times as large, which log_n needs, and keys may stay in mla's latent space.
@@ -72,6 +73,7 @@ class Capabilities:
     cross: bool = True
     value_dim: bool = True
     weighted_sum: bool = True
+    heads_apart: bool = True
     scale: bool = True
     products: bool = False
     needs_x: bool = False

@@ -86,7 +86,8 @@ class Rule(Declared, nn.Module):
         block = None if bias is None else bias.block(i, j).to(dtype)
         visible = self.visible(mask, n_queries, n_keys, device)
         weights = self.weights(q, k, visible, block, None if x is None else x.to(dtype))
-        return weights @ v, weights
+        # weights that are the same for all rows or heads may come as one
+        return weights @ v, weights.expand(*q.shape[:2], n_queries, n_keys)
 
     def visible(self, mask: Mask, n_queries: int, n_keys: int, device: torch.device | str | None = None) -> Tensor:
         """The mask with this backend's own pattern: bool, broadcastable to (B, H, Tq, Tk)."""

@@ -72,12 +72,14 @@ def expect_close(
     multiple: float = MULTIPLE,
     scale: float = 0.0,
     moved: Callable[[], float] = lambda: 0.0,
+    cancelling: float = 0.0,
 ) -> None:
     """Raise `Failed` unless ``actual`` is as close to ``exact`` (float64) as ``plain``, the same formula in actual's precision.
 
     Allowed: multiple · (max |plain - exact| + eps · max |exact|), and never more than `CAP`. ``scale`` is a lower bound for
     max |exact|, for values that cancel. The plain computation is one draw of rounding, and may be a lucky one: where it does
-    not explain the error, ``moved`` says how far one rounding of every input moves ``exact``.
+    not explain the error, ``moved`` says how far one rounding of every input moves ``exact``. ``cancelling``: the size of the
+    numbers whose difference ``exact`` may be; what the plain computation loses of them it may, too.
     """
     if actual.shape != exact.shape:
         raise Failed(f"shape {tuple(exact.shape)}", f"shape {tuple(actual.shape)}", what)
@@ -88,7 +90,7 @@ def expect_close(
     scale = max(scale, exact.abs().max().item())
     eps = max(torch.finfo(actual.dtype).eps, FINEST)
     lost = 0.0 if plain is None else (plain.detach().double() - exact).abs().nan_to_num(torch.inf).max().item()
-    error, cap = (actual.detach().double() - exact).abs(), CAP[actual.dtype] * scale
+    error, cap = (actual.detach().double() - exact).abs(), max(CAP[actual.dtype] * scale, eps * cancelling)
     allowed = min(multiple * (lost + eps * scale), cap) + torch.finfo(actual.dtype).tiny
     if error.max().item() > allowed:
         lost = max(lost, moved())
@@ -111,7 +113,7 @@ def expect_unbiased(actual: Tensor, exact: Tensor, plain: Tensor | None, what: s
         return
     unit = torch.finfo(actual.dtype).eps / 2
     off, lost = 0.0, 0.0
-    if plain is not None:
+    if plain is not None and plain.isfinite().all():
         off, lost = _factor(plain, exact) - 1, (plain.detach().double() - exact).abs().max().item()
     allowed = MULTIPLE * (abs(off) + unit + (lost + unit * max(scale, exact.abs().max().item())) / size)
     factor = _factor(actual, exact)

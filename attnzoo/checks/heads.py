@@ -23,7 +23,7 @@ def _run(subject: Subject, case: Case, inputs: Inputs) -> torch.Tensor:
 
 @conformance_check(quick=True)
 def head_groups(subject: Subject, name: str, quick: bool) -> Iterator[Result]:
-    """Query head h reads key/value head h // (H/G) and no other: of the heads in that group exactly those due change."""
+    """Query head h reads key/value head h // (H/G) and no other, unless heads mix: exactly the heads change that are due."""
     layouts = ((2, 2), (4, 2), (4, 1), (6, 3), (4, 4), (8, 2))
     cases = [
         replace(subject.base, heads=h, kv_heads=g, n_queries=n, n_keys=n, batch=1) for h, g in layouts for n in (1, 7)
@@ -49,14 +49,16 @@ def _groups(subject: Subject, case: Case) -> None:
             # a rule may give a key no weight at all, and the queries of a group may choose together what they read: of
             # the heads with these keys, those change that its definition says will
             felt = (subject.exact(module, changed) != exact).flatten(2).any(2)[0].tolist()
+            # unless it declares that heads mix: then the definition alone says
             group = head // share if name == "q" else head
-            due = [felt[h] and h // share == group for h in range(case.heads)]
+            due = [felt[h] and (h // share == group or not subject.can.heads_apart) for h in range(case.heads)]
             if moved != due:
                 spelt = lambda flags: str([h for h, on in enumerate(flags) if on])  # noqa: E731
                 raise Failed(
                     f"query heads {spelt(due)} change",
                     f"query heads {spelt(moved)} change",
                     f"{name} head {head} changed",
+                    "" if felt == due else "a rule whose heads mix declares Capabilities(heads_apart=False)",
                 )
 
 
@@ -70,6 +72,8 @@ def head_permutation(subject: Subject, name: str, quick: bool) -> Iterator[Resul
 
 def _permuted(subject: Subject, case: Case) -> None:
     module, inputs = subject.build(case), subject.inputs(case)
+    if not subject.can.heads_apart:
+        raise Skip("its heads mix")
     own = module.pattern(torch.arange(3)[:, None], torch.arange(3)[None])
     if list(module.parameters()) or (own is not None and own.dim() > 2) or inputs.x is not None:
         raise Skip("its heads have parameters or patterns of their own")

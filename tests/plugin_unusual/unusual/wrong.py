@@ -2,7 +2,7 @@
 
 import torch
 
-from unusual import plain, stateful
+from unusual import odd, plain, stateful
 
 
 class TemperatureOnBias(plain.HeadTemperature):
@@ -141,3 +141,49 @@ class OldestKeyLost(stateful.HalfValues):
         if k.shape[2] - q.shape[2] > 5 and mask.static:
             k, v = k[:, :, 1:], v[:, :, 1:]
         return super().attend(q, k, v, mask, bias, x)
+
+
+class MixedTheOtherWay(odd.TalkingHeads):
+    """the kernel mixes the weights of the heads by the transposed matrix"""
+
+    caught_by = "definition"
+
+    def attend(self, q, k, v, mask, bias, x):
+        self.ran("talking_heads/transposed")
+        wide = torch.promote_types(q.dtype, torch.float32)
+        visible, k, v = mask.dense(q.shape[2], k.shape[2], q.device), self.repeat_kv(k), self.repeat_kv(v)
+        scores = self.mixed(self.before, q.to(wide) @ k.to(wide).mT * self.scale)
+        weights = self.mixed(self.after.T, odd.masked_softmax(scores, visible))
+        return (weights @ v.to(wide)).to(q.dtype)
+
+
+class DistanceOfTheCall(odd.ByDistance):
+    """the kernel's weights also depend on how many tokens follow"""
+
+    caught_by = "future_by_change"
+
+    def attend(self, q, k, v, mask, bias, x):
+        later = 1 + 1e-3 * v[..., -1:, :].to(torch.promote_types(v.dtype, torch.float32)).tanh()
+        return (super().attend(q, k, v, mask, bias, x) * later).to(v.dtype)
+
+
+class OwnTokenSeen(odd.StrictlyPast):
+    """the kernel's mask has the diagonal"""
+
+    caught_by = "definition"
+
+    def seen(self, mask, n_queries, n_keys, device):
+        return mask.dense(n_queries, n_keys, device)
+
+
+class MeanOfAll(odd.CentredSoFar):
+    """the kernel takes the mean over all keys of the call"""
+
+    caught_by = "definition"
+
+    def attend(self, q, k, v, mask, bias, x):
+        out = super().attend(q, k, v, mask, bias, x)
+        visible = mask.dense(q.shape[2], k.shape[2], q.device)
+        wide = self.repeat_kv(v).to(torch.promote_types(v.dtype, torch.float32))
+        mean = (visible.to(wide) / visible.sum(-1, keepdim=True).clamp(min=1)) @ wide
+        return (out + mean - wide.mean(-2, keepdim=True)).to(v.dtype)
