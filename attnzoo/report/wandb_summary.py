@@ -12,7 +12,7 @@ from attnzoo.processes import end_with_parent
 from attnzoo.report.csv import flat
 from attnzoo.report.records import find_records, points
 from attnzoo.report.rows import Summary, summarise
-from attnzoo.training.wandb_run import WandbRun
+from attnzoo.training.wandb_run import WandbRun, leave_agent
 
 _BARS = ("val_bits_per_byte", "train_step_ms", "train_peak_memory_bytes", "decode_ms_per_token")
 _PAIRS = (("train_step_ms", "val_bits_per_byte"), ("train_peak_memory_bytes", "val_bits_per_byte"))
@@ -129,6 +129,7 @@ def _numbers(summary: Summary) -> dict[str, Any]:
 def main(folder: str, mode: str, project: str, group: str) -> None:
     """``python -m attnzoo.report.wandb_summary``: of a comparison's folder, in a process of its own; no group is ''."""
     end_with_parent()
+    leave_agent()
     log_summary(find_records(folder).records, folder, mode=mode, group=group or None, project=project)
 
 

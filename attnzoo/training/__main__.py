@@ -22,7 +22,9 @@ def main(folder: str, config: str = "") -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a script would ignore it
     from attnzoo.training import train
     from attnzoo.training.config import from_dict, load_config
+    from attnzoo.training.wandb_run import leave_agent
 
+    leave_agent()
     try:
         train(from_dict(json.load(sys.stdin)) if config == "-" else load_config(folder), cell=True)
     except AttnzooError as error:

@@ -13,6 +13,8 @@ from typing import Any
 from attnzoo.names import wandb_name
 from attnzoo.redact import redacted
 
+AGENT = ("WANDB_RUN_ID", "WANDB_SWEEP_ID", "WANDB_SWEEP_PARAM_PATH", "WANDB_RESUME", "WANDB_NAME", "WANDB_JOB_TYPE")
+
 
 class WandbRun:
     """One W&B run. Nothing here raises because of W&B: what fails is said once on standard error, and training goes on.
@@ -105,6 +107,7 @@ class WandbRun:
             settings=settings,
             **init,
         )
+        self.id = run.id  # what W&B took, whoever named it
         run.define_metric("tokens", hidden=True)
         run.define_metric("*", step_metric="tokens")
         return run
@@ -122,12 +125,19 @@ class WandbRun:
         self.warn(f"W&B {what} ({self.reason}); the run goes on without it")
 
 
+def leave_agent() -> None:
+    """Forget which run an agent of W&B has given to this process: it is one, and a comparison has many."""
+    for name in AGENT:
+        os.environ.pop(name, None)
+
+
 def run_id(folder: Path, resume: bool) -> str:
-    """The id of the folder's W&B run, drawn anew unless it is resumed, so that two runs never share one."""
+    """The id of the folder's W&B run: an agent's, which it waits for; or drawn anew unless it is resumed, so that two runs
+    never share one."""
     file = folder / "run_id"
-    if resume and file.exists():
+    if resume and file.exists() and "WANDB_RUN_ID" not in os.environ:
         return file.read_text().strip()
-    fresh = uuid.uuid4().hex[:8]
+    fresh = os.environ.get("WANDB_RUN_ID") or uuid.uuid4().hex[:8]
     file.write_text(fresh + "\n")
     return fresh
 
