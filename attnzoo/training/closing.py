@@ -13,11 +13,11 @@ from attnzoo.measure.environment import now
 from attnzoo.measure.outcome import outcome, where
 from attnzoo.measure.record import Record
 from attnzoo.model.weights import save_weights
+from attnzoo.training.stopping import NAMES
 
 if TYPE_CHECKING:
     from attnzoo.training.run import Run
 
-NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 HEADER = "attnzoo: this start ended in"
 """Begins each traceback in a run's log."""
 LONGEST_SHOWN = 20_000  # characters of a traceback on the terminal; the log has it whole
@@ -77,4 +77,4 @@ def how_it_stopped(run: Run, signum: int) -> str:
     """'stopped by Ctrl-C while training, at step 40 of 300; the same command goes on from there'."""
     step, last = run.notes.step, run.cfg.trainer.max_steps
     where_to = "the same command goes on from there" if step else "the same command starts at step 0"
-    return f"stopped by {NAMES.get(signal.Signals(signum), signum)} {run.doing}, at step {step} of {last}; {where_to}"
+    return f"stopped by {NAMES.get(signum, str(signum))} {run.doing}, at step {step} of {last}; {where_to}"

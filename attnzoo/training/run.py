@@ -93,19 +93,19 @@ def train(cfg: RunConfig, *, cell: bool = False) -> Record:
     demand("this run cannot be started", instance("cfg", cfg, RunConfig, "a configuration, as attnzoo.compose makes"))
     if wrong := faults(cfg) + machine_faults(cfg) + process_faults():
         raise RequestError("this run cannot be started", wrong)
-    cfg = with_text(identified(cfg))
-    folder = RunFolder.inspect(cfg)
-    if not cell:
-        refuse_within_comparison(folder.path)
     stop = Stopping()
-    with stop.listening(), locked(folder.path, CELL_PATIENCE if cell else 0.2):
-        folder = RunFolder.inspect(cfg)  # nobody else writes there now
-        if folder.finished and folder.old is not None:
-            say(
-                f"{folder.path}: this run is finished ({folder.old['status']}) and kept; trainer.restart=true starts it over"
-            )
-            return folder.old
-        return attempt(cfg, folder, stop)
+    with stop.listening():
+        cfg = with_text(identified(cfg))
+        folder = RunFolder.inspect(cfg)
+        if not cell:
+            refuse_within_comparison(folder.path)
+        with locked(folder.path, CELL_PATIENCE if cell else 0.2):
+            folder = RunFolder.inspect(cfg)  # nobody else writes there now
+            if folder.finished and folder.old is not None:
+                how = folder.old["status"]
+                say(f"{folder.path}: this run is finished ({how}) and kept; trainer.restart=true starts it over")
+                return folder.old
+            return attempt(cfg, folder, stop)
 
 
 def attempt(cfg: RunConfig, folder: RunFolder, stop: Stopping) -> Record:

@@ -11,6 +11,7 @@ from typing import Any
 
 from attnzoo.errors import Stopped
 
+NAMES: dict[int, str] = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 GRACE_SECONDS = 5.0
 """How long a stop may wait for the end of a step before the next signal breaks it off. A terminal and a comparison may
 both send one for a single key."""
@@ -22,7 +23,7 @@ class Stopping:
     """What has been asked for, and what may be done about it now."""
 
     def __init__(self) -> None:
-        self.signum: int | None = None
+        self.signum: int | None = None  # of the first signal
         self.since = 0.0
         self.waits = self.shielded = False
 
@@ -65,7 +66,7 @@ class Stopping:
             Stopped: it has been asked to.
         """
         if self.signum is not None:
-            raise Stopped(self.signum)
+            raise Stopped(self.signum, f"stopped by {NAMES.get(self.signum, str(self.signum))}")
 
     @contextmanager
     def between_steps(self) -> Iterator[None]:

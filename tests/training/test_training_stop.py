@@ -101,6 +101,18 @@ def test_a_stop_outside_of_training_leaves_a_record_at_once(tmp_path, monkeypatc
     assert list(tmp_path.rglob("*.tmp")) == []
 
 
+def test_a_stop_while_the_text_is_read_says_so(tmp_path, monkeypatch):
+    def pressed(*_):
+        os.kill(os.getpid(), signal.SIGTERM)
+        pytest.fail("it went on")
+
+    monkeypatch.setattr(run_module, "with_text", pressed)
+    with pytest.raises(Stopped, match="stopped by SIGTERM") as caught:
+        train(tiny(tmp_path / "run", task="text"))
+    assert caught.value.exit_status == 143
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_stop_ends_the_probe_between_its_steps(tmp_path, monkeypatch):
     cfg = tiny(tmp_path / "run", task="text")
     cfg.probe.enabled, cfg.probe.max_steps, cfg.probe.d_model = True, 4, 16
