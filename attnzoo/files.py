@@ -13,6 +13,11 @@ from typing import Any
 
 from attnzoo.errors import RequestError
 
+LARGEST = 100_000_000
+"""Bytes of a JSON or YAML file that is read; the largest there are, tokenizers and records, have a few million."""
+DEEPEST = 64
+"""Levels of such a file; a record has ten."""
+
 
 def write_bytes_atomic(path: str | os.PathLike[str], data: bytes) -> Path:
     """Write ``data`` to a temporary neighbour and move it over ``path``; parent folders are made.
@@ -112,17 +117,81 @@ def json_text(obj: Any) -> str:
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:
-    """The content of a JSON file.
+    """The content of a JSON file from anywhere, of at most `LARGEST` bytes and `DEEPEST` levels.
 
     Raises:
-        RequestError: the file cannot be read or is no JSON.
+        RequestError: the file cannot be read, is no JSON, or is larger or deeper than that.
     """
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise RequestError(f"cannot read {path}: {error.strerror or error}") from error
+        found = json.loads(_read_text(path))
     except ValueError as error:  # also text that is no UTF-8
         raise RequestError(f"{path} is not JSON: {error}") from error
+    except RecursionError:
+        raise RequestError(_too_deep(path)) from None
+    if _deeper(found):
+        raise RequestError(_too_deep(path))
+    return found
+
+
+def read_yaml(path: str | os.PathLike[str]) -> Any:
+    """The content of a YAML file from anywhere, within the limits of `read_json`. Aliases, by which a few bytes stand for
+    gigabytes, are refused: nothing here writes them.
+
+    Raises:
+        FileNotFoundError: there is none.
+        RequestError: the file cannot be read, is no YAML, has aliases, or is larger or deeper than that.
+    """
+    import yaml
+
+    try:
+        text = _read_text(path, missing_ok=True)
+        depth = 0
+        for event in yaml.parse(text, Loader=yaml.SafeLoader):
+            if isinstance(event, yaml.AliasEvent):
+                raise RequestError(f"{path} cannot be read: aliases (*{event.anchor}) are not allowed")
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > DEEPEST:
+                raise RequestError(_too_deep(path))
+        return yaml.safe_load(text)
+    except (ValueError, yaml.YAMLError) as error:  # also a date that is none, and text that is no UTF-8
+        if isinstance(error, RequestError):
+            raise
+        raise RequestError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
+    except RecursionError:
+        raise RequestError(_too_deep(path)) from None
+
+
+def _read_text(path: str | os.PathLike[str], missing_ok: bool = False) -> str:
+    try:
+        with open(path, "rb") as file:
+            raw = file.read(LARGEST + 1)
+    except FileNotFoundError:
+        if missing_ok:
+            raise
+        raise RequestError(f"cannot read {path}: No such file or directory") from None
+    except OSError as error:
+        raise RequestError(f"cannot read {path}: {error.strerror or error}") from error
+    if len(raw) > LARGEST:
+        raise RequestError(f"cannot read {path}: it has more than {LARGEST} bytes")
+    return raw.decode()
+
+
+def _deeper(found: Any) -> bool:
+    """Whether lists and mappings are nested deeper than `DEEPEST`."""
+    level = [found]
+    for _ in range(DEEPEST):
+        level = [item for held in level for item in _items(held)]
+        if not level:
+            return False
+    return any(isinstance(held, (list, dict)) for held in level)
+
+
+def _items(held: Any) -> list[Any]:
+    return list(held.values()) if isinstance(held, dict) else held if isinstance(held, list) else []
+
+
+def _too_deep(path: str | os.PathLike[str]) -> str:
+    return f"cannot read {path}: it is nested more than {DEEPEST} levels deep"
 
 
 def finite(obj: Any) -> Any:

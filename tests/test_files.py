@@ -64,3 +64,50 @@ def test_a_folder_is_there_whole_or_not_at_all(tmp_path, monkeypatch):
     with pytest.raises(RequestError, match="No space left"):
         files.write_folder_atomic(tmp_path / "new", {"a": b"1"})
     assert sorted(path.name for path in tmp_path.iterdir()) == ["deep", "empty"]
+
+
+BOMB = "a: &a [x, x, x]\n" + "".join(
+    f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]\n" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
+)
+
+
+def test_a_foreign_file_has_limits(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "LARGEST", 1000)
+    deep, edge = tmp_path / "deep", tmp_path / "edge"
+    for read in (files.read_json, files.read_yaml):
+        deep.write_text("[" * 65 + "]" * 65)
+        edge.write_text("[" * 64 + "]" * 64)
+        assert read(edge) is not None
+        with pytest.raises(RequestError, match="more than 64 levels"):
+            read(deep)
+        deep.write_text("[" * 499 + "]" * 499)
+        with pytest.raises(RequestError, match="levels"):
+            read(deep)
+        deep.write_text(" " * 999 + "1")
+        assert read(deep) == 1
+        deep.write_text(" " * 1000 + "1")
+        with pytest.raises(RequestError, match="more than 1000 bytes"):
+            read(deep)
+        deep.write_bytes(b"\xff\xfe\xff")
+        with pytest.raises(RequestError):
+            read(deep)
+        with pytest.raises(RequestError):
+            read(tmp_path)
+
+
+def test_aliases_in_yaml_are_refused_before_they_are_unfolded(tmp_path):
+    (tmp_path / "bomb").write_text(BOMB)
+    with pytest.raises(RequestError, match="aliases"):
+        files.read_yaml(tmp_path / "bomb")
+    (tmp_path / "tag").write_text("a: !!python/object/apply:os.system [true]\n")
+    with pytest.raises(RequestError, match="cannot be read"):
+        files.read_yaml(tmp_path / "tag")
+    (tmp_path / "date").write_text("a: 2020-13-45\n")
+    with pytest.raises(RequestError, match="cannot be read"):
+        files.read_yaml(tmp_path / "date")
+
+
+def test_what_is_deeper_than_python_can_count_is_one_clear_error(tmp_path):
+    (tmp_path / "deep").write_text("[" * 100_000)
+    with pytest.raises(RequestError, match=r"levels|not JSON"):
+        files.read_json(tmp_path / "deep")

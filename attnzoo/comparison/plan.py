@@ -126,7 +126,7 @@ def plan(cfg: CompareConfig) -> Plan:
 def write_plan(plan: Plan) -> None:
     """Put ``comparison.json`` into the folder: what is to be done, so that a later start and the report know."""
     path = plan.folder / PLAN
-    before = read_json(path) if path.is_file() else {}
+    before = read_plan(plan.folder)
     write_json_atomic(
         path,
         {
@@ -150,7 +150,20 @@ def write_plan(plan: Plan) -> None:
 def write_time(folder: Path, parts: dict[str, float]) -> None:
     """Put where the time of this start went into ``comparison.json``; a start that did nothing leaves it alone."""
     path = folder / PLAN
-    write_json_atomic(path, read_json(path) | {"time": parts})
+    write_json_atomic(path, read_plan(folder) | {"time": parts})
+
+
+def read_plan(folder: Path) -> dict[str, Any]:
+    """The content of ``comparison.json``; empty where there is none.
+
+    Raises:
+        RequestError: it cannot be read, or holds no plan.
+    """
+    path = folder / PLAN
+    read = read_json(path) if path.is_file() else {}
+    if not isinstance(read, dict) or not isinstance(read.get("common", {}), dict):
+        raise RequestError(f"{path} is no plan of a comparison: remove it, or choose another folder")
+    return read
 
 
 def _cell(cfg: CompareConfig, folder: Path, name: str, seed: int) -> Cell:
@@ -206,7 +219,7 @@ def check_same(folder: Path, asked: dict[str, Any]) -> None:
     path = folder / PLAN
     if not path.is_file():
         return
-    there, asked = redacted(read_json(path).get("common", {"swept": None})), redacted(asked)
+    there, asked = redacted(read_plan(folder).get("common", {"swept": None})), redacted(asked)
     differ = [
         f"{key}: there {there[key]}, asked for {value}"
         for key, value in sorted(asked.items())

@@ -154,7 +154,8 @@ def _repeated(jobs: Sequence[Job], configs: Sequence[SweepConfig]) -> list[str]:
     names = [job.label for job in jobs]
     found += [f"{name} is asked for more than once" for name in dict.fromkeys(names) if names.count(name) > 1]
     for job, cfg in zip(jobs, configs, strict=False):
-        other = first.setdefault(config_hash(to_dict(cfg)), job)
+        same = f"{config_hash(to_dict(cfg))} {cfg.data.paths} {cfg.data.sha256}"  # of texts the hash knows nothing
+        other = first.setdefault(same, job)
         if other.label != job.label:
             found.append(f"{job.label} is the same cell as {other.label}")
     return found

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from attnzoo.comparison.plan import PLAN, Cell, Plan
+from attnzoo.comparison.plan import Cell, Plan, read_plan
 from attnzoo.data.sources import text_name, text_sha256
 from attnzoo.errors import RequestError
-from attnzoo.files import read_json
 from attnzoo.training.kept import WAY_OUT, another, kept_sha256
 
 KEY = "data.sha256"
@@ -49,6 +48,4 @@ def _with_text(cell: Cell, texts: dict[str, str]) -> Cell:
 
 def _planned(plan: Plan) -> str | None:
     """The text that an earlier start said all its cells have."""
-    path = plan.folder / PLAN
-    common = read_json(path).get("common", {}) if path.is_file() else {}
-    return common.get(KEY)
+    return read_plan(plan.folder).get("common", {}).get(KEY)

@@ -20,7 +20,7 @@ from attnzoo.files import json_text, read_json, write_folder_atomic
 from attnzoo.model.build import assemble
 from attnzoo.model.config import AttentionConfig, Recipe
 from attnzoo.model.lm import CausalLM
-from attnzoo.model.weights import load_weights, untied
+from attnzoo.model.weights import check_sizes, load_weights, untied
 from attnzoo.redact import redacted
 from attnzoo.settings import plain, read
 
@@ -59,6 +59,7 @@ def load(folder: str | os.PathLike[str]) -> CausalLM:
     demand("no model can be loaded from this", path("folder", folder))
     config = read_config(folder)
     recipe = _recipe(config, Path(folder) / "config.json")
+    check_sizes(recipe.model, recipe.positions, recipe.vocab_size, Path(folder) / "model.safetensors")
     model = assemble(recipe.model, recipe.attention, recipe.positions, recipe.vocab_size, recipe.seed)
     model = model.to(getattr(torch, config["dtype"]))
     load_weights(model, Path(folder) / "model.safetensors")

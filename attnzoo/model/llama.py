@@ -7,7 +7,9 @@ q and k. Both turn channel c with c + D/2 and read key/value heads interleaved, 
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -82,6 +84,9 @@ def from_llama(source: Any, attention: str = "sdpa") -> CausalLM:
     config, tensors = _read(source)
     why = [] if attention in SOFTMAX else [unknown("softmax backend", attention, SOFTMAX)]
     why += _their_reasons(config, tensors)
+    if why:
+        raise Refused("this model cannot be taken over", why)
+    tensors, why = _without_frequencies(config, tensors)
     if why:
         raise Refused("this model cannot be taken over", why)
     model = _empty(config, attention, tied=_head_is_embedding(tensors))
@@ -181,7 +186,7 @@ def _read(source: Any) -> tuple[Mapping[str, Any], Mapping[str, Tensor]]:
     if not isinstance(config, dict):
         raise RequestError(f"{folder / 'config.json'} holds no configuration")
     index = folder / "model.safetensors.index.json"
-    names = sorted(set(read_json(index)["weight_map"].values())) if index.exists() else ["model.safetensors"]
+    names = _shards(index) if index.exists() else ["model.safetensors"]
     tensors: dict[str, Tensor] = {}
     for name in names:
         try:
@@ -193,23 +198,115 @@ def _read(source: Any) -> tuple[Mapping[str, Any], Mapping[str, Tensor]]:
     return config, tensors
 
 
+def _shards(index: Path) -> list[str]:
+    """The files that an index names: beside it, and nowhere else."""
+    read = read_json(index)
+    held = read.get("weight_map") if isinstance(read, dict) else None
+    if not isinstance(held, dict) or not held:
+        raise RequestError(f"{index} names no files: its weight_map must say the file of each weight")
+    wrong = {
+        repr(name) for name in held.values() if not isinstance(name, str) or not re.fullmatch(r"[\w-][\w.-]*", name)
+    }
+    if wrong:
+        raise RequestError(f"{index} names files elsewhere, or none: {', '.join(sorted(wrong)[:3])}")
+    return sorted(set(held.values()))
+
+
+def _rope(config: Mapping[str, Any]) -> tuple[float, list[str]]:
+    """The base of the rotary frequencies, and why they are not plain ones. Base and type may stand at the top,
+    in ``rope_parameters`` (transformers 5) and in ``rope_scaling``: all of them are read, and must agree."""
+    places = {"": config} | {name: config[name] for name in ("rope_parameters", "rope_scaling") if config.get(name)}
+    why = [
+        f"{name}={place!r}: must be a group of keys" for name, place in places.items() if not isinstance(place, Mapping)
+    ]
+    said = {
+        f"{name}.{key}".lstrip("."): place[key]
+        for name, place in places.items()
+        if isinstance(place, Mapping)
+        for key in ("rope_theta", "rope_type", "type", "partial_rotary_factor")
+        if place.get(key) is not None and (name or not key.endswith("type"))
+    }
+    for name, place in places.items():
+        if name and isinstance(place, Mapping) and any(isinstance(value, Mapping) for value in place.values()):
+            why.append(f"{name} differs by kind of layer: here all layers have one rope")
+    bases = {key: value for key, value in said.items() if key.endswith("rope_theta")}
+    odd = [key for key, value in bases.items() if not _number(value) or not 0 < value < math.inf]
+    why += [f"{key}={bases[key]!r}: must be a number, more than 0" for key in odd]
+    if not odd and len({float(value) for value in bases.values()}) > 1:
+        why.append(f"the base of rope is said twice: {', '.join(f'{key}={value}' for key, value in bases.items())}")
+    plain = {"rope_type": "default", "type": "default", "partial_rotary_factor": 1}
+    scaled = [f"{key}={value}" for key, value in said.items() if plain.get(key.rpartition(".")[2], value) != value]
+    if scaled:
+        why.append(f"rope is scaled or partial ({', '.join(scaled)}): here it is plain")
+    return (float(next(iter(bases.values()), 10000.0)) if not odd else 10000.0), why
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _without_frequencies(
+    config: Mapping[str, Any], tensors: Mapping[str, Tensor]
+) -> tuple[dict[str, Tensor], list[str]]:
+    """The weights without ``rotary_emb.inv_freq``, which some files hold and the base gives; why one is not as by the base."""
+    kept = {name: tensor for name, tensor in tensors.items() if not name.endswith("rotary_emb.inv_freq")}
+    base, _ = _rope(config)
+    dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    expected = base ** -(torch.arange(0, dim, 2, dtype=torch.float64) / dim)
+    why = []
+    for name in tensors.keys() - kept.keys():
+        held = tensors[name]
+        bound = 4 * torch.finfo(held.dtype if held.is_floating_point() else torch.float64).eps  # rounded once or twice
+        if held.shape != expected.shape or not torch.allclose(held.double(), expected, rtol=max(bound, 1e-6), atol=0):
+            why.append(f"{name} holds other frequencies than the base {base:g} gives")
+    return kept, why
+
+
+def _size_reasons(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> list[str]:
+    """Sizes that are none, or more than the weights hold: nothing is allocated for them."""
+    sizes = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+    optional = ("num_key_value_heads", "head_dim", "max_position_embeddings")
+    asked = {key: config.get(key) for key in sizes} | {k: config[k] for k in optional if config.get(k) is not None}
+    why = [
+        f"{key}={value!r}: must be a whole number, 1 or more"
+        for key, value in asked.items()
+        if type(value) is not int or value < 1
+    ]
+    why += [
+        f"{key}={config[key]!r}: must be a number"
+        for key in ("attention_dropout", "rms_norm_eps")
+        if config.get(key) is not None and not _number(config[key])
+    ]
+    if why:
+        return why
+    held = sum(tensor.numel() for tensor in tensors.values())
+    width, heads = config["hidden_size"], config["num_attention_heads"]
+    needed = {
+        "vocab_size": config["vocab_size"] * width,
+        "intermediate_size": 3 * config["intermediate_size"] * width,
+        "num_attention_heads": 2 * heads * (config.get("head_dim") or max(width // heads, 1)) * width,
+    }
+    why = [f"{key}={config[key]}: more than the {held} numbers of its files" for key, n in needed.items() if n > held]
+    if config["num_hidden_layers"] > len(tensors):
+        why.append(f"num_hidden_layers={config['num_hidden_layers']}: its files hold {len(tensors)} tensors")
+    if config.get("max_position_embeddings", 1) > MOST_POSITIONS:
+        why.append(f"max_position_embeddings={config['max_position_embeddings']}: at most {MOST_POSITIONS}")
+    return why
+
+
+MOST_POSITIONS = 2**31
+
+
 def _their_reasons(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> list[str]:
     """What of a Hugging Face model has no equal here."""
-    if config.get("model_type") not in KINDS:
+    if str(config.get("model_type")) not in KINDS:
         return [unknown("model_type", str(config.get("model_type")), KINDS)]
-    needed = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
-    why = [f"{key}={config.get(key)!r}: must be a whole number" for key in needed if type(config.get(key)) is not int]
+    why = _size_reasons(config, tensors)
     if config.get("hidden_act", "silu") != "silu":
         why.append(f"hidden_act {config['hidden_act']}: the MLP here is SwiGLU, with silu")
     why += [f"{key}: the projections here have no bias" for key in ("attention_bias", "mlp_bias") if config.get(key)]
-    rope = config.get("rope_parameters") or {}
-    scaled = config.get("rope_scaling") or rope
-    if (
-        scaled.get("rope_type", scaled.get("type", "default")) != "default"
-        or rope.get("partial_rotary_factor", 1.0) != 1.0
-    ):
-        why.append(f"rope is scaled or partial ({scaled}): here it is plain")
-    if config.get("use_sliding_window") or "sliding_attention" in (config.get("layer_types") or []):
+    why += _rope(config)[1]
+    if config.get("use_sliding_window") or "sliding_attention" in str(config.get("layer_types")):
         why.append("some layers have a sliding window")
     if config.get("tie_word_embeddings") and not _head_is_embedding(tensors):
         why.append("tie_word_embeddings is true, but lm_head has weights of its own")
@@ -223,7 +320,6 @@ def _head_is_embedding(tensors: Mapping[str, Tensor]) -> bool:
 
 def _empty(config: Mapping[str, Any], attention: str, tied: bool) -> CausalLM:
     """A model of that layout; ``tied`` where the configuration does not say."""
-    rope = config.get("rope_parameters") or {}
     model = ModelConfig(
         n_layers=config["num_hidden_layers"],
         d_model=config["hidden_size"],
@@ -236,8 +332,7 @@ def _empty(config: Mapping[str, Any], attention: str, tied: bool) -> CausalLM:
         norm_eps=config.get("rms_norm_eps", 1e-6),
         tie_embeddings=bool(config.get("tie_word_embeddings", tied)),
     )
-    base = float(rope.get("rope_theta") or config.get("rope_theta") or 10000.0)
-    positions = PositionsConfig("rope", base, config.get("max_position_embeddings", 2048))
+    positions = PositionsConfig("rope", _rope(config)[0], config.get("max_position_embeddings", 2048))
     return assemble(model, AttentionConfig(attention, {}), positions, config["vocab_size"], seed=0)
 
 

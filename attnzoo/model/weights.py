@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ from torch import nn
 
 from attnzoo.errors import RequestError
 from attnzoo.files import write_bytes_atomic
+from attnzoo.model.config import ModelConfig, PositionsConfig
 
 
 def save_weights(model: nn.Module, path: Path, metadata: dict[str, str] | None = None) -> None:
@@ -29,6 +31,34 @@ def saved_shapes(path: Path) -> dict[str, tuple[int, ...]]:
     """
     with _readable(path), safetensors.safe_open(path, "pt") as file:
         return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118  no mapping
+
+
+def check_sizes(model: ModelConfig, positions: PositionsConfig, vocab_size: int, path: Path) -> None:
+    """Refuse settings for which the file has too few numbers, before anything is allocated for them.
+
+    Raises:
+        RequestError: no such file, a broken one, or one of another model, with every reason.
+    """
+    shapes = saved_shapes(path)
+    held = sum(math.prod(shape) for shape in shapes.values())
+    heads = model.n_heads * (model.head_dim or 1)
+    needed = {
+        f"model.d_model={model.d_model} and vocab_size={vocab_size}": model.d_model * vocab_size,
+        f"model.n_heads={model.n_heads}": heads * model.d_model,
+        f"model.mlp_width={model.mlp_width}": (model.mlp_width or 0) * model.d_model,
+        f"model.mlp_ratio={model.mlp_ratio}": model.mlp_ratio * model.d_model**2 if model.mlp_width is None else 0,
+        f"model.latent_dim={model.latent_dim}": (model.latent_dim or 0) * model.d_model,
+        f"model.short_conv={model.short_conv}": model.short_conv,
+        f"positions.max_tokens={positions.max_tokens}": (
+            positions.max_tokens * model.d_model if positions.name == "learned" else 0
+        ),
+        f"positions.buckets={positions.buckets}": positions.buckets if positions.name == "relative" else 0,
+    }
+    why = [f"{setting}: more than the {held} numbers of the file" for setting, n in needed.items() if n > held]
+    if model.n_layers > len(shapes):
+        why.append(f"model.n_layers={model.n_layers}: the file holds {len(shapes)} tensors")
+    if why:
+        raise RequestError(f"checkpoint {path} is of another model", why)
 
 
 def saved_vocab_size(path: Path) -> int:

@@ -11,6 +11,7 @@ import yaml
 
 from attnzoo.data.config import DataConfig
 from attnzoo.errors import RequestError
+from attnzoo.files import read_yaml
 from attnzoo.measure.config import MeasureConfig
 from attnzoo.model.config import AttentionConfig, ModelConfig, PositionsConfig, named
 from attnzoo.redact import redacted
@@ -193,12 +194,10 @@ def load_config(path: str | Path) -> RunConfig:
     path = Path(path)
     file = path / "config.yaml" if path.is_dir() else path
     try:
-        values = yaml.safe_load(file.read_text(encoding="utf-8"))
+        values = read_yaml(file)
     except FileNotFoundError:
         gone = "no such folder" if file == path else f"no run folder: {file} is missing"
         raise RequestError(f"{path}: {gone}") from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise RequestError(f"{file} cannot be read: {' '.join(str(error).split())}") from error
     if not isinstance(values, Mapping):
         raise RequestError(f"{file} holds no configuration")
     return from_dict(values)

@@ -23,7 +23,7 @@ from attnzoo.model import CausalLM, build_model
 from attnzoo.model import export as exported
 from attnzoo.model.build import assemble
 from attnzoo.model.config import named
-from attnzoo.model.weights import load_weights, saved_vocab_size
+from attnzoo.model.weights import check_sizes, load_weights, saved_vocab_size
 from attnzoo.tasks import Task, build_task
 from attnzoo.training.config import RunConfig, is_export, load_config
 from attnzoo.training.kept import kept_sha256, kept_text
@@ -72,6 +72,12 @@ def load(folder: str | os.PathLike[str]) -> CausalLM:
         RequestError: neither, settings that do not fit (every fault), missing, broken or foreign weights.
     """
     demand("no model can be loaded from this", valid_path("folder", folder))
+    if (
+        Path(folder).expanduser().is_dir()
+        and not is_export(Path(folder))
+        and not (Path(folder) / "config.yaml").exists()
+    ):
+        raise RequestError(f"cannot read {folder}: no run folder (config.yaml) and no exported model (config.json)")
     return exported.load(Path(folder).expanduser()) if is_export(Path(folder)) else load_model(folder)[1]
 
 
@@ -99,7 +105,9 @@ def load_model(folder: str | os.PathLike[str]) -> tuple[RunConfig, CausalLM]:
     cfg, weights = load_config(folder), folder / "checkpoints" / "model.safetensors"
     if not weights.exists():
         raise RequestError(f"{folder} holds no trained model: {weights} is missing")
-    model = build_model(cfg, saved_vocab_size(weights))
+    vocab_size = saved_vocab_size(weights)
+    check_sizes(cfg.model, cfg.positions, vocab_size, weights)
+    model = build_model(cfg, vocab_size)
     load_weights(model, weights)
     return cfg, model.eval()
 

@@ -98,3 +98,21 @@ def test_what_is_no_export(tmp_path):
     lm.recipe = None
     with pytest.raises(RequestError, match="not built from settings"):
         attnzoo.export(lm, tmp_path / "out")
+
+
+@pytest.mark.parametrize("change", [
+    {"n_layers": 10**9}, {"mlp_width": 10**12}, {"n_heads": 10**9, "head_dim": 8}, {"d_model": 10**9}, {"mlp_ratio": 1e12},
+    {"latent_dim": 10**12}, {"short_conv": 10**12},
+])  # fmt: skip
+def test_sizes_that_the_weights_do_not_hold_are_refused_before_they_are_allocated(tmp_path, change):
+    from attnzoo.model.build import assemble
+    from attnzoo.model.config import AttentionConfig, ModelConfig, PositionsConfig
+
+    lm = assemble(ModelConfig(n_layers=1, d_model=16, n_heads=2), AttentionConfig("sdpa", {}), PositionsConfig(), 32, 0)
+    attnzoo.export(lm, tmp_path / "out")
+    config = json.loads((tmp_path / "out/config.json").read_text())
+    config["model"] |= change
+    (tmp_path / "out/config.json").write_text(json.dumps(config))
+    with pytest.raises(RequestError) as caught:
+        attnzoo.load(tmp_path / "out")
+    assert f"model.{next(iter(change))}=" in str(caught.value)

@@ -166,3 +166,90 @@ def test_the_tokenizer_goes_along(kind, tmp_path):
     line = text.splitlines()[0]  # a token of ours never spans a line end
     assert theirs.encode(line).ids == ours.encode(line)
     assert theirs.decode(ours.encode(text)) == text
+
+
+def changed(folder, **values):
+    """The exported folder with other values in its configuration; None takes a key away."""
+    file = folder / "config.json"
+    config = json.loads(file.read_text()) | values
+    file.write_text(json.dumps({key: value for key, value in config.items() if value is not None}))
+    return folder
+
+
+@pytest.fixture
+def llama(tmp_path):
+    attnzoo.export_llama(model(base=1000.0), tmp_path / "hf")
+    return tmp_path / "hf"
+
+
+@pytest.mark.parametrize(
+    ("said", "base"),
+    [
+        ({"rope_scaling": {"rope_type": "default", "rope_theta": 1000}}, 1000.0),
+        ({"rope_parameters": {"rope_theta": 500.0}}, 500.0),
+        ({"rope_theta": 1000}, 1000.0),
+        ({"rope_theta": 1000.0, "rope_parameters": {"rope_theta": 1000}, "rope_scaling": {"type": "default"}}, 1000.0),
+        ({}, 10000.0),
+    ],
+)
+def test_the_base_of_rope_is_read_wherever_it_stands(llama, said, base):
+    changed(llama, rope_theta=None, rope_parameters=None)
+    assert attnzoo.from_llama(changed(llama, **said)).recipe.positions.base == base
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ({"rope_theta": 500.0}, "said twice"),
+        ({"rope_scaling": {"rope_type": "default", "rope_theta": 7.0}}, "said twice"),
+        ({"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, "rope_scaling.rope_type=linear"),
+        ({"rope_parameters": {"type": "yarn", "rope_theta": 1000.0}}, "rope_parameters.type=yarn"),
+        ({"rope_scaling": {"rope_type": "default", "type": "linear"}}, "rope_scaling.type=linear"),
+        ({"rope_scaling": {"partial_rotary_factor": 0.5}}, "partial"),
+        ({"partial_rotary_factor": 0.5}, "partial"),
+        ({"rope_parameters": {"full_attention": {"rope_theta": 1e6}}}, "differs by kind of layer"),
+        ({"rope_parameters": 3}, "must be a group of keys"),
+        ({"rope_theta": "1000"}, "must be a number"),
+        ({"rope_theta": -1}, "more than 0"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers=1000000000: its files hold"),
+        ({"intermediate_size": 10**9}, "intermediate_size=1000000000: more than"),
+        ({"num_attention_heads": 10**9}, "num_attention_heads=1000000000: more than"),
+        ({"vocab_size": 10**12}, "vocab_size=1000000000000: more than"),
+        ({"hidden_size": 0}, "hidden_size=0: must be a whole number, 1 or more"),
+        ({"head_dim": "8"}, "head_dim='8'"),
+        ({"rms_norm_eps": "x"}, "rms_norm_eps='x'"),
+        ({"max_position_embeddings": 2**40}, "max_position_embeddings"),
+        ({"model_type": ["llama"]}, "unknown model_type"),
+    ],
+)
+def test_what_is_said_twice_or_otherwise_is_refused(llama, said, reason):
+    with pytest.raises(RequestError) as caught:
+        attnzoo.from_llama(changed(llama, **said))
+    assert reason in str(caught.value)
+
+
+@pytest.mark.parametrize(("base", "dtype", "right"), [
+    (1000.0, torch.float32, True), (1000.0, torch.bfloat16, True), (10000.0, torch.float32, False), (990.0, torch.float32, False),
+])  # fmt: skip
+def test_frequencies_in_a_file_are_those_of_the_base_or_refused(llama, base, dtype, right):
+    from safetensors.torch import load_file, save_file
+
+    held = load_file(llama / "model.safetensors")
+    held["model.layers.0.self_attn.rotary_emb.inv_freq"] = (base ** -(torch.arange(0, 8, 2) / 8)).to(dtype)
+    save_file(held, llama / "model.safetensors")
+    if right:
+        assert attnzoo.from_llama(llama).recipe.positions.base == base
+    else:
+        with pytest.raises(Refused, match="other frequencies"):
+            attnzoo.from_llama(llama)
+
+
+@pytest.mark.parametrize("index", [
+    "[]", "{}", "[" * 5000,
+    '{"weight_map": 3}', '{"weight_map": {}}', '{"weight_map": {"a": "../x"}}', '{"weight_map": {"a": "/x"}}',
+    '{"weight_map": {"a": 3}}', '{"weight_map": {"a": ".."}}', '{"weight_map": {"a": ""}}', '{"weight_map": {"a": "x/y"}}',
+])  # fmt: skip
+def test_an_index_names_files_beside_it_alone(llama, index):
+    (llama / "model.safetensors.index.json").write_text(index)
+    with pytest.raises(RequestError, match=r"index\.json"):
+        attnzoo.from_llama(llama)
