@@ -20,12 +20,13 @@ from attnzoo.training.config import RunConfig
 UNTURNED = {"gla", "mamba2", "deltanet", "gated_deltanet", "kda", "forgetting"}
 """Their publications have no positions beside the rule: arXiv:2312.06635, 2405.21060, 2406.06484, 2412.06464, 2510.26692,
 2503.02130."""
-SIZES = ["model.d_model=32", "model.n_heads=2", "model.n_layers=2", "model.qk_norm=false"]
+SIZES = {"model.d_model": "32", "model.n_heads": "2", "model.n_layers": "2", "model.qk_norm": "false"}
 DISTANCE = 80
 
 
 def composed(*overrides: str) -> RunConfig:
-    return attnzoo.compose("train", [*SIZES, *overrides])
+    settings = SIZES | dict(override.split("=", 1) for override in overrides)
+    return attnzoo.compose("train", [f"{key}={value}" for key, value in settings.items()])
 
 
 def heads_of(model, tokens) -> list[dict[str, torch.Tensor]]:
