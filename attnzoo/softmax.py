@@ -26,6 +26,17 @@ def masked_softmax(scores: Tensor, visible: Tensor) -> Tensor:
     return torch.softmax(scores, dim=-1).masked_fill(empty, 0.0)
 
 
+def products(q: Tensor, k: Tensor) -> Tensor:
+    """q kᵀ over the last axes; in float32 where float16 would multiply, whose largest number is 65,504: queries and keys of
+    norm 300 go beyond it."""
+    kind = q.device.type
+    autocast = torch.is_autocast_enabled(kind) and q.dtype != torch.float64
+    if (torch.get_autocast_dtype(kind) if autocast else q.dtype) != torch.float16:
+        return q @ k.mT
+    with torch.autocast(kind, enabled=False):
+        return q.float() @ k.float().mT
+
+
 def causal_pairs(n_queries: int, n_keys: int) -> float:
     """Number of visible (query, key) pairs under the causal mask, last query aligned with last key."""
     rows = min(n_queries, n_keys)

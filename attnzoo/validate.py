@@ -89,7 +89,7 @@ def check_room(
     """Raise `RequestError` unless a cache can be made for this."""
     demand(
         "no cache can be made for this",
-        whole("batch_size", batch_size, 1),
+        whole("batch_size", batch_size, 0),
         whole("max_tokens", max_tokens, 1),
         arguments.device("device", device, optional=True),
         arguments.dtype("dtype", dtype, floating=True, optional=True),

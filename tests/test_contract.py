@@ -113,9 +113,10 @@ def test_extend_equals_one_pass_and_a_full_cache_stays_as_it_was():
     assert torch.equal(cache.keys, keys)
 
 
-@pytest.mark.parametrize("sizes", [(0, 4), (1, 0)])
+@pytest.mark.parametrize("sizes", [(-1, 4), (1, 0)])
 def test_a_cache_of_nothing(sizes):
-    with pytest.raises(RequestError, match="1 or more"):
+    """A batch of none is one; no room is none."""
+    with pytest.raises(RequestError, match="or more"):
         Plain(n_heads=2, head_dim=4).new_cache(*sizes)
 
 

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from attnzoo.contract import Attention, Capabilities, ScoreBias, masked_softmax
 from attnzoo.masks import Mask
 from attnzoo.registry import register
+from attnzoo.softmax import products
 
 
 @register("exact")
@@ -27,7 +28,7 @@ class Exact(Attention):
         n_queries, n_keys = q.shape[2], k.shape[2]
         # query heads folded next to the key/value head they read, so that K and V are never repeated
         grouped = q.unflatten(1, (self.n_kv_heads, -1))  # (B, G, H/G, Tq, D)
-        scores = ((grouped * self.scale) @ k.mT[:, :, None]).flatten(1, 2)
+        scores = products(grouped * self.scale, k[:, :, None]).flatten(1, 2)
         if bias is not None:
             i = torch.arange(n_keys - n_queries, n_keys, device=q.device)[:, None]
             scores = scores + bias.block(i, torch.arange(n_keys, device=q.device)[None, :])

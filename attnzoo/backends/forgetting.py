@@ -87,7 +87,7 @@ class Forgetting(Attention):
 
     def weights(self, q: Tensor, k: Tensor, visible: Tensor, bias: Tensor | None, x: Tensor | None) -> Tensor:
         real = visible.diagonal(dim1=-2, dim2=-1)  # a token that does not see itself is padding
-        total = (F.logsigmoid(self.gate(x)).mT * real).cumsum(-1)
+        total = (self._log_forget(x) * real).cumsum(-1)
         scores = q @ k.mT * self.scale + total[..., :, None] - total[..., None, :]
         return masked_softmax(scores if bias is None else scores + bias, visible)
 

@@ -240,7 +240,7 @@ def _part_size(k: Tensor, v: Tensor, blocks: Tensor | int, cut: Cut) -> int:
     if isinstance(blocks, int) or k.is_cuda or torch.compiler.is_compiling():
         return cut.n_blocks
     each = max(t[:, :, :1].nbytes for t in (k, v)) * blocks.shape[1] * cut.c
-    return max(LARGEST_PART // each, 1)
+    return max(LARGEST_PART // max(each, 1), 1)  # a batch of none takes no bytes
 
 
 def _positions(

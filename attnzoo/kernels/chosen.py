@@ -21,6 +21,7 @@ from attnzoo.kernels.blocks import LARGEST_PART
 from attnzoo.kernels.derivatives import plainly, recorded_gradients
 from attnzoo.kernels.gates import wide
 from attnzoo.masks import Mask
+from attnzoo.softmax import products
 
 
 class Tiles(NamedTuple):
@@ -76,11 +77,14 @@ def _one_query(
     """The same for the last token alone: its keys are read where they lie, where tiles would copy all keys into whole blocks."""
     batch, heads, n_keys = q.shape[0], q.shape[1], k.shape[2]
     j = chosen.clamp(min=0) * c + torch.arange(c, device=q.device)[:, None]  # (B, H, c, m)
-    j = j.view(batch, heads, 1, -1)
+    j = j.flatten(2)[:, :, None]
+    n = j.shape[3]
     visible = (chosen >= 0).expand(-1, -1, c, -1).reshape(j.shape) & (j < n_keys)
     j = j.clamp(max=n_keys - 1)
     keys, values = (
-        t.gather(2, j.view(batch, t.shape[1], -1, 1).expand(-1, -1, -1, t.shape[3])).view(*j.shape[:2], -1, t.shape[3])
+        t.gather(2, j.view(batch, t.shape[1], heads // t.shape[1] * n, 1).expand(-1, -1, -1, t.shape[3])).view(
+            batch, heads, n, t.shape[3]
+        )
         for t in (k, v)
     )
     i = torch.full_like(j[..., :1], n_keys - 1)
@@ -97,7 +101,7 @@ def _masked_scores(
         visible = visible & _at(mask.key_padding, j)
     if mask.documents is not None:
         visible = visible & (_at(mask.documents, i) == _at(mask.documents, j))
-    scores = q @ k.mT
+    scores = products(q, k)
     scores = scores.float() if scores.dtype.itemsize == 2 else scores
     if bias is not None:
         scores = scores + torch.stack([bias.block(i[:, h], j[:, h])[h] for h in range(q.shape[1])], 1)
@@ -147,7 +151,7 @@ class Rule(NamedTuple):
             self.tiles.query[:, :, 0].numel() // r * max(r, self.c),
             max(self.c, *(t.shape[-1] for t in tensors)),
         )
-        step = max(LARGEST_PART // (rows * width * max(tensors[0].itemsize, 4)), 1)
+        step = max(LARGEST_PART // max(rows * width * max(tensors[0].itemsize, 4), 1), 1)
         return [slice(start, start + step) for start in range(0, n, step)]
 
     def read(self, part: slice, q: Tensor, k: Tensor, v: Tensor) -> list[Tensor]:

@@ -148,7 +148,7 @@ def _split(q: Tensor, *others: Tensor) -> Iterable[tuple[Tensor, ...]]:
     n = (
         q.shape[3]
         if q.is_cuda
-        else max(CACHED * q.shape[3] // (q.numel() // q.shape[-1] * q.shape[-2] * q.itemsize), 1)
+        else max(CACHED * q.shape[3] // max(q.numel() // q.shape[-1] * q.shape[-2] * q.itemsize, 1), 1)
     )
     return zip(*(t.split(n, 3) for t in (q, *others)), strict=True)
 

@@ -126,8 +126,8 @@ def call(
         "enable_gqa": grouped,
     }
     suffix = "" if attn_mask is None else "+mask"
-    if kernel == "auto" and transformed():
-        kernel = "math"  # the others have a gradient, and nothing beyond it
+    if kernel == "auto" and (transformed() or _empty(q)):
+        kernel = "math"  # the others have a gradient and nothing beyond it, and divide by a batch of none
     if kernel == "auto":
         chosen = "auto" if torch.compiler.is_compiling() else _chosen(q, k, v, arguments)
         return scaled_dot_product_attention(q, k, v, **arguments), f"sdpa/{chosen}{suffix}"
@@ -141,14 +141,20 @@ def call(
             raise Refused(f"the SDPA kernel {kernel!r} cannot run this", reasons) from error
 
 
+def _empty(q: Tensor) -> bool:
+    return not torch.compiler.is_compiling() and q.numel() == 0
+
+
 def _packed(q: Tensor, k: Tensor, attn_mask: Tensor | None) -> Tensor | None:
     """One query a head (B, H, 1, D), fewer heads of keys: the queries that share keys as rows of one head, so that those
     keys are read once and not H/G times. (B, G·s, H/(G·s), D), s the fewest parts that leave no thread idle; None where
     there is nothing to pack.
     """
     batch, heads, n_queries, _ = q.shape
+    if n_queries != 1 or heads == k.shape[1]:
+        return None
     shared = heads // k.shape[1]
-    if n_queries != 1 or shared == 1 or (attn_mask is not None and attn_mask.shape[1] != 1):
+    if attn_mask is not None and attn_mask.shape[1] != 1:
         return None
     threads = available() if q.device.type == "cpu" else 1
     parts = next((s for s in range(1, shared) if shared % s == 0 and batch * k.shape[1] * s >= threads), shared)

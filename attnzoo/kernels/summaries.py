@@ -96,7 +96,7 @@ def choose(q: Tensor, summaries: Tensor, past: Past, n: int, *, scale: float, af
     offset, n = past.n_keys - n_queries, min(n, past.n_blocks)
     parts, step = 1, n_queries
     if not torch.compiler.is_compiling():  # in parts, the memory is that of the choice and not Tq x N
-        step = max(LARGEST_PART // (8 * batch * heads * max(past.n_blocks, 1)), 1)
+        step = max(LARGEST_PART // (8 * max(batch, 1) * heads * max(past.n_blocks, 1)), 1)
         parts = -(-n_queries // step)
     chosen = []
     for start in (part * step for part in range(parts)):

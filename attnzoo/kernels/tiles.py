@@ -18,6 +18,7 @@ from attnzoo.contract import Options, ScoreBias, masked_softmax
 from attnzoo.errors import RequestError
 from attnzoo.kernels.derivatives import transformed
 from attnzoo.masks import Mask
+from attnzoo.softmax import products
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ def attend_tiles(
         if half:
             k, v = k.to(half), v.to(half)
         grouped = (q * scale).unflatten(1, (k.shape[1], -1)).flatten(2, 3)  # (B, G, H/G·c, D)
-        scores = (grouped @ k.mT).unflatten(2, (-1, end - start)).flatten(1, 2)
+        scores = products(grouped, k).unflatten(2, (-1, end - start)).flatten(1, 2)
         scores = scores.float() if scores.dtype.itemsize == 2 else scores
         if change is not None:
             scores = change(scores, start)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -71,7 +72,8 @@ class Mask:
     documents: Tensor | None = field(default=None, repr=False)
     fields: frozenset[str] = field(init=False, repr=False)
     """The fields that change anything, as names of `FIELDS`."""
-    _contiguous: bool | None = field(default=None, init=False, repr=False)
+    _contiguous: tuple[Any, bool] | None = field(default=None, init=False, repr=False)
+    """Of the documents as they were when it was found out."""
 
     def __post_init__(self) -> None:
         demand(
@@ -104,14 +106,17 @@ class Mask:
 
     @property
     def contiguous_documents(self) -> bool:
-        """True when each document is one run of tokens; what a carried state needs. Costs one device synchronisation a mask."""
-        if self.documents is None:
+        """True when each document is one run of tokens; what a carried state needs. Costs one device synchronisation a mask,
+        and another one when its ids have been refilled in place."""
+        ids = self.documents
+        if ids is None:
             return True
-        if self._contiguous is None:
-            runs = (self.documents[:, 1:] != self.documents[:, :-1]).sum(1) + 1
-            distinct = [len(row.unique()) for row in self.documents]
-            object.__setattr__(self, "_contiguous", runs.tolist() == distinct)
-        return bool(self._contiguous)
+        if self._contiguous is None or not _as_it_was(ids, self._contiguous[0]):
+            runs = (ids[:, 1:] != ids[:, :-1]).sum(1) + (1 if ids.shape[1] else 0)
+            found = runs.tolist() == [len(row.unique()) for row in ids]
+            object.__setattr__(self, "_contiguous", (_content(ids), found))
+        assert self._contiguous is not None
+        return self._contiguous[1]
 
     def at(self, i: Tensor, j: Tensor) -> Tensor:
         """Visibility of key positions ``j`` to query positions ``i``.
@@ -181,6 +186,18 @@ def _field(name: str, value: Tensor | None, expected: str, fits: Callable[[Tenso
     if reasons := tensor(name, value, expected, optional=True):
         return reasons
     return [] if value is None or (value.dim() == 2 and fits(value)) else fault(name, value, f"a tensor {expected}")
+
+
+def _content(t: Tensor) -> Tensor | int | None:
+    """What tells whether a tensor has been refilled: a copy on a CPU, where nothing else sees numpy write; torch's count of
+    changes on a device, where comparing would wait for it."""
+    if t.device.type == "cpu":
+        return t.clone()
+    return None if t.is_inference() else t._version
+
+
+def _as_it_was(t: Tensor, content: Tensor | int | None) -> bool:
+    return torch.equal(t, content) if isinstance(content, Tensor) else content is not None and content == _content(t)
 
 
 def _integers(t: Tensor) -> bool:
