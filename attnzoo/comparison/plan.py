@@ -55,7 +55,7 @@ class Cell:
 
     @property
     def starts_over(self) -> bool:
-        return getattr(self.cfg.trainer, "restart", False)
+        return self.cfg.trainer.restart
 
     def is_there(self) -> bool:
         """Whether its folder holds a run that it is, or that it goes on with."""
