@@ -37,7 +37,7 @@ def table(found: Found, shown: str) -> str:
     for row in summary.rows:
         if row.status == "ok":
             cells = [summary.text(row, c, interval=c.key == "train_step_ratio") for c in columns]
-            lines.append(f"| `{row.label}` | {' | '.join([*cells, row.leak, row.kernel])} |")
+            lines.append(f"| `{row.title}` | {' | '.join([*cells, row.leak, row.kernel])} |")
         else:
             lines.append(f"| `{row.label}` | {' | '.join('–' * len(columns))} | {row.status} | {row.reasons[0]} |")
     return "\n".join([*lines, "", where(found, shown)])

@@ -87,6 +87,7 @@ def test_bars_in_their_columns():
         "bar": None,
     }
     assert HEAD._fields == ("work", "ours", "other", "ratio", "bar", "verdict", "at_most", "limit")
+    assert HEAD == ("work", "ours", "the other", "ratio [95 %]", "bar", "", "at most", "by the limit")
     assert [tuple(line) for line in bar_lines([BAR, limited, state])] == [
         ("train", "ours: 12.3 ms", "theirs: 1,380 ms", "1.23 × [1.06, 1.38]", "1.50 ×", "met", "", ""),
         (
