@@ -198,3 +198,20 @@ def test_the_plot_of_the_page_needs_two_lengths():
     assert "a: 9 MiB at 1,024 tokens, k" in page
     assert page.count('class="whisker"') == 2  # of the times alone
     assert 'class="chart"' not in bench_html({"rows": [ROW]})
+
+
+def test_the_page_points_to_less_and_lists_only_what_has_a_reason():
+    rows = [
+        ROW,
+        {**ROW, "T": 1024},
+        {**ROW, "backend": "c", "status": "oom", "timing": None, "reasons": ["needs 4 GiB"]},
+    ]
+    page = bench_html({"rows": rows})
+    assert "← time, ms" in page
+    assert page.count("<dd>") == 1
+    assert '<dt>c <span class="v-oom">oom</span></dt><dd>needs 4 GiB</dd>' in page
+
+
+def test_ratios_have_two_decimals_whatever_their_size():
+    large = {**ROW, "timing": {**ROW["timing"], "ratio": {"to": "b", "median": 112.344, "low": 99.0, "high": 120.0}}}
+    assert cells([large], QUANTITIES[1])[0].text == "112.34"
