@@ -97,6 +97,32 @@ def parse_overrides(overrides: Sequence[str], found: list[str]) -> list[Any]:
     return parsed
 
 
+def as_written(override: Any, cls: type[RunConfig]) -> Any:
+    """The override with the value of a text key as it was written: Hydra reads 83e1012 as infinity and 0x10 as 16.
+
+    ``null`` stays nothing, for keys that may have no value.
+    """
+    if override.is_sweep_override() or not groups.holds_text(override.key_or_group, cls):
+        return override
+    key, _, raw = override.input_line.partition("=")
+    value = override.value()
+    if isinstance(value, NOT_TEXT):
+        raw = _quoted(raw)
+    elif isinstance(value, list) and any(isinstance(item, NOT_TEXT) for item in value):
+        parts = re.findall(r"""\s*((?:'(?:\\.|[^'])*'|"(?:\\.|[^"])*"|[^,'"])+)""", raw.strip()[1:-1])
+        if len(parts) == len(value):
+            held = zip(parts, value, strict=True)
+            raw = f"[{','.join(_quoted(part) if isinstance(item, NOT_TEXT) else part for part, item in held)}]"
+    return parse_overrides([f"{key}={raw}"], [])[0]
+
+
+NOT_TEXT = (bool, int, float)
+
+
+def _quoted(raw: str) -> str:
+    return f"'{raw.strip()}'"
+
+
 @cache
 def _register_schema(kind: str) -> None:
     from hydra.core.config_store import ConfigStore

@@ -9,7 +9,7 @@ from typing import Any
 
 from attnzoo import groups
 from attnzoo.arguments import demand, paths, text, texts
-from attnzoo.composition import compose_plain, parse_overrides
+from attnzoo.composition import as_written, compose_plain, parse_overrides
 from attnzoo.data.sources import data_problems, text_sha256
 from attnzoo.errors import AttnzooError, RequestError, unknown, unknown_backend
 from attnzoo.measure.record import config_hash
@@ -65,7 +65,8 @@ def compose(
     places = [place for place in places if place.is_dir()]
     usable: list[str] = []
     attention: list[str] = []
-    for override in parse_overrides(overrides, found):
+    for parsed in parse_overrides(overrides, found):
+        override = as_written(parsed, groups.SCHEMAS[kind])
         if override.key_or_group.partition(".")[0] == "attention":
             attention.append(override.input_line)
         wrong = _override_faults(kind, override, places)

@@ -75,6 +75,17 @@ def is_key(key: str, cls: type[RunConfig]) -> bool:
     return any(name == key or name.startswith(f"{key}.") for name in keys(cls))
 
 
+def holds_text(key: str, cls: type[RunConfig]) -> bool:
+    """Whether a dotted key is a text, or a list of texts: such a value stays as it was written, whatever it looks like."""
+    kind: Any = cls
+    for name in key.split("."):
+        if not (dataclasses.is_dataclass(kind) and isinstance(kind, type)):
+            return False
+        kind = typing.get_type_hints(kind).get(name)
+    kinds = typing.get_args(kind) or (kind,)
+    return str in kinds and {*kinds} <= {str, type(None)} and typing.get_origin(kind) is not dict
+
+
 def unknown_key(key: str, cls: type[RunConfig]) -> str:
     """One line for a key that does not exist: the command that has it, or the key that was probably meant and the
     valid ones beside it."""

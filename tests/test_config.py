@@ -356,3 +356,32 @@ def test_hydras_own_settings_are_not_composed(kind: str, monkeypatch: pytest.Mon
 def write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
+
+
+LOOKS = ["83e1012", "1e5", "1_000", "0x10", "007", "1.50", "yes", "no", "nan", "-inf", "1e999", "true", "1:30", ".inf"]
+
+
+@pytest.mark.parametrize("word", LOOKS)
+def test_a_text_that_looks_like_something_else_stays_a_text(word, tmp_path):
+    cfg = compose("train", [f"{key}={word}" for key in ("logger.group", "logger.name", "logger.project", "run_dir")])
+    assert [cfg.logger.group, cfg.logger.name, cfg.logger.project, cfg.run_dir] == [word] * 4
+    (tmp_path / "config.yaml").write_text(to_yaml(cfg))
+    assert load_config(tmp_path) == cfg
+
+
+@pytest.mark.parametrize("kind", ["compare", "sweep"])
+def test_a_group_that_looks_like_a_number_stays_a_text(kind):
+    assert compose(kind, ["logger.group=83e1012"]).logger.group == "83e1012"
+
+
+def test_lists_of_texts_and_texts_that_are_numbers_too(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = ["1e5", "0x10", "a,b", "true", "c"]
+    for n, name in enumerate(names):
+        (tmp_path / name).write_text(f"text {n}\n" * 100)
+    cfg = compose("train", ["data=files", "data.paths=[1e5, 0x10,'a,b',true,c]", "data.allow_shared_text=true"])
+    assert cfg.data.paths == names
+    assert compose("train", ["model.match_parameters=1_000_000"]).model.match_parameters == "1_000_000"
+    assert compose("train", ["model.scale=0.250"]).model.scale == "0.250"
+    assert compose("train", ["logger.group=null"]).logger.group is None
+    assert compose("train", ["logger.group='null'"]).logger.group == "null"
