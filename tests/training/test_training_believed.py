@@ -241,3 +241,37 @@ def test_numbers_reach_the_table_and_the_folder(tmp_path):
     assert len(lines) == 1 + len(rows)
     assert [line.split(",")[0] for line in lines[1:]] == [str(row["step"]) for row in rows] == ["2", "3", "4", "6"]
     assert "val_loss_nats" in lines[0]
+
+
+def test_speed_is_of_the_steps_since_the_last_log(tmp_path, monkeypatch):
+    """By a clock on which step n takes n seconds, validation and all else nothing."""
+    from types import SimpleNamespace
+
+    from attnzoo.training import callbacks
+
+    def clock():
+        now, n = 0, 0
+        while True:
+            n += 1
+            yield now
+            now += n
+            yield now
+
+    times = clock()
+    monkeypatch.setattr(callbacks, "time", SimpleNamespace(perf_counter=lambda: next(times)))
+    train(tiny(tmp_path / "run", max_steps=7, log_every=3, eval_every=0))
+    rows = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    assert [row["step_ms"] for row in rows] == [2000, 5000, 7000]
+    assert [row["tokens_per_s"] for row in rows] == pytest.approx([32 / 2, 32 / 5, 32 / 7])
+
+
+def test_the_seed_of_a_run_is_that_of_its_data(tmp_path, monkeypatch):
+    seeds, real = [], run_module.build_task
+
+    def build(task, data, seed):
+        seeds.append(seed)
+        return real(task, data, seed)
+
+    monkeypatch.setattr(run_module, "build_task", build)
+    train(tiny(tmp_path / "run", seed=7))
+    assert seeds == [7]

@@ -57,7 +57,8 @@ def test_a_stop_within_a_step_waits_for_its_end(tmp_path, monkeypatch, signum, s
     assert [(s["from_step"], s["to_step"], s["status"]) for s in record.starts] == [(0, 3, "interrupted"), (3, 6, "ok")]
 
 
-def test_a_stop_within_validation_keeps_the_step(tmp_path, monkeypatch):
+@pytest.mark.parametrize("step", [3, 6])
+def test_a_stop_within_validation_keeps_the_step(tmp_path, monkeypatch, step):
     """It is scored when the run goes on, before anything else."""
     whole = train(tiny(tmp_path / "whole"))
     with monkeypatch.context() as patch:
@@ -65,13 +66,19 @@ def test_a_stop_within_validation_keeps_the_step(tmp_path, monkeypatch):
 
         real = callbacks.evaluate
 
+        scored = []
+
         def evaluate(*arguments, **kwargs):
-            os.kill(os.getpid(), signal.SIGINT)
+            scored.append(1)
+            if len(scored) == step // 3:
+                os.kill(os.getpid(), signal.SIGINT)
             return real(*arguments, **kwargs)
 
         patch.setattr(callbacks, "evaluate", evaluate)
-        with pytest.raises(Stopped, match="at step 3 of 6"):
+        with pytest.raises(Stopped, match=f"at step {step} of 6"):
             train(tiny(tmp_path / "run"))
+    last = (tmp_path / "run/metrics.jsonl").read_text().splitlines()[-1]
+    assert "val_loss_nats" not in last  # it ended within seconds, not after the whole split
     record = train(tiny(tmp_path / "run"))
     assert record.quality == whole.quality
     rows = [(tmp_path / name / "metrics.jsonl").read_text().splitlines() for name in ("run", "whole")]
