@@ -80,6 +80,8 @@ def bench(
     keep_freed_memory()
     rates = machine_rates(device, dtype)
     verdicts = _verdicts(names, setting, verify or quick_check, limit.share(2))
+    if verify is None or getattr(verify, "measured", False):
+        verdicts |= {n: _measured(n, setting, max(lengths)) for n, found in verdicts.items() if found[0] == "ok"}
     turns = Turns(
         level, verdicts, setting, lengths, rounds=rounds, seconds=seconds, baseline=baseline, dense_masks=dense_masks,
         compiled=compiled, fresh_memory=fresh_memory,
@@ -155,6 +157,7 @@ def cache_of(verify: Verify) -> Verify:
             known[key] = verify(name, device, dtype, options)
         return known[key]
 
+    once.measured = verify is quick_check  # type: ignore[attr-defined]
     return once
 
 
@@ -168,6 +171,31 @@ def quick_check(name: str, device: str, dtype: torch.dtype, options: dict) -> tu
     if not report.passed:
         return "refused", report.refused or ["the quick check could try nothing"]
     return "ok", []
+
+
+def _measured(name: str, setting: Setting, n_tokens: int) -> tuple[str, list[str]]:
+    """The verdict at the longest measured length, in the measured batch, heads and type."""
+    from attnzoo.checks.measured import measured_size
+    from attnzoo.checks.report import FAILED
+
+    sizes: dict[str, Any] = {"n_heads": setting.n_heads, "n_kv_heads": setting.n_kv_heads, "head_dim": setting.head_dim}
+    options, width = setting.options.get(name, {}), setting.n_heads * setting.head_dim
+    kind = registry.get(name)
+    asked = {**sizes, "n_kv_heads": setting.n_kv_heads or kind.default_kv_heads(setting.n_heads)}
+    trains = not registry.why_not(name, device=setting.device, dtype=setting.dtype, training=True, **asked, **options)
+    if registry.why_not(name, device=setting.device, dtype=setting.dtype, training=False, **asked, **options):
+        return "ok", []  # refused where it is built, with the reasons
+    attention = registry.build(name, **sizes, d_model=width, **options)
+    found = measured_size(
+        attention,
+        batch=setting.batch_size,
+        n_tokens=n_tokens,
+        dtype=setting.dtype,
+        device=setting.device,
+        training=trains,
+    )
+    wrong = [f"{r.where}: expected {r.expected}, got {r.actual} {r.detail}" for r in found if r.status == FAILED]
+    return ("incorrect", [f"at {n_tokens} tokens it is not its definition: {wrong[0]}"]) if wrong else ("ok", [])
 
 
 def _verdicts(names: Sequence[str], setting: Setting, verify: Verify, limit: Limit) -> dict[str, tuple[str, list[str]]]:

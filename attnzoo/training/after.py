@@ -12,6 +12,7 @@ from attnzoo.checks import check, leak_test
 from attnzoo.checks.canary import entropy_canary
 from attnzoo.checks.leak_rounding import explained
 from attnzoo.checks.leak_setup import rounding
+from attnzoo.checks.measured import measured_size
 from attnzoo.measure.cost import model_costs, time_models
 from attnzoo.measure.failures import failed_timings
 from attnzoo.measure.memory import train_step_memory
@@ -107,9 +108,9 @@ def decoding_differs(leak: dict[str, Any]) -> list[str]:
     return [test["detail"] for test in tests if not (test["passed"] or test["skipped"])]
 
 
-def correctness(cfg: RunConfig, device: str) -> dict[str, Any]:
-    """The short conformance check of every backend of the model with its options on this device: no speed is shown
-    without it."""
+def correctness(cfg: RunConfig, device: str, model: CausalLM, task: Task, precision: str) -> dict[str, Any]:
+    """The short conformance check of every backend of the model with its options on this device, and its attention at the
+    measured length, batch, heads and type: no speed is shown without them."""
     choices = attention_of_layers(cfg.model, cfg.attention)
     different = {repr(choice): choice for choice in choices}.values()
     first, *others = [check(c.name, device=device, quick=True, **c.options) for c in different]
@@ -117,6 +118,11 @@ def correctness(cfg: RunConfig, device: str) -> dict[str, Any]:
         first.results += report.results
         first.refused += report.refused
         first.seconds += report.seconds
+    for attention in {repr(a): a for a in model.attention_modules()}.values():
+        first.results += measured_size(
+            attention, batch=cfg.trainer.batch_size, n_tokens=task.n_tokens, device=device,
+            dtype=torch.bfloat16 if precision == "bf16" else torch.float32,
+        )  # fmt: skip
     return replace(first, subject=cfg.attention.name).to_dict()
 
 

@@ -212,7 +212,7 @@ def stages(run: Run) -> None:
         finish_stage(run, "leak")
     if cfg.measure.enabled:
         with next_stage(run, "cost"):
-            record.correct = correctness(cfg, run.device)
+            record.correct = correctness(cfg, run.device, run.model, run.task, run.precision)
             record.cost = costs(run.model, run.task, cfg, run.device, run.precision)
             warn(record, failure_lines(record.cost))
         finish_stage(run, "cost")
