@@ -38,6 +38,15 @@ What is not marked is refused, with the reason (scale: `model.scale`; mla: its l
 are those that `positions=auto` gives. Time and memory are of a training step, state is of decoding; each as it grows with T.
 """
 
+ABNORMAL = """## Abnormal input
+
+Found by running each on a CPU in float32, on 9 tokens, in one pass and token by token ("decoded", where that differs). refused:
+an error before any work; empty: a result without rows; 0: rows that see nothing are 0. With NaN or ∞ in q, k or v of one token,
+how far it goes: to rows that see the token at most (seen), or to earlier rows of its sequence too (sequence: a weight of 0 times
+NaN is NaN). No backend carries it to another sequence of the batch. On some CPUs torch's fused kernel passes over a NaN in a
+query and gives a finite row: look for NaN in the input, not in the output.
+"""
+
 
 def main() -> int:
     from attnzoo import registry
@@ -47,7 +56,8 @@ def main() -> int:
     names = [name for name in registry.list_backends() if registry.origin(name) == "attnzoo"]
     files = {DOCS / "zoo" / f"{name}.svg": picture_svg(backend_map(name)) + "\n" for name in names}
     cards = [card(name, registry.get(name)) for name in names]
-    files[DOCS / "zoo.md"] = "\n".join([HEAD, *matrix({name: registry.get(name) for name in names}), "", *cards])
+    table = [*matrix({name: registry.get(name) for name in names}), "", ABNORMAL, *abnormal(names), ""]
+    files[DOCS / "zoo.md"] = "\n".join([HEAD, *table, *cards])
     there = {*(DOCS / "zoo").glob("*.svg"), DOCS / "zoo.md"}
     stale = [file for file, text in files.items() if not file.is_file() or file.read_text(encoding="utf-8") != text]
     stale += sorted(there - set(files))
@@ -88,6 +98,17 @@ def matrix(classes: dict[str, type]) -> Iterator[str]:
         words = [*("✓" if cell else "" for cell in cells), can.positions, *map(", ".join, places)]
         words += [growth(exponent) for exponent in (can.time, can.memory, can.state)]
         yield f"| [{name}](#{name}) | {' | '.join(words)} |"
+
+
+def abnormal(names: list[str]) -> Iterator[str]:
+    """What each answers to abnormal input, a row a backend that runs here."""
+    from attnzoo.checks.abnormal import COLUMNS, answers
+
+    yield f"| backend | {' | '.join(COLUMNS)} |"
+    yield f"|---|{'---|' * len(COLUMNS)}"
+    for name in names:
+        found = answers(name)
+        yield f"| {name} | {' | '.join(found[column] for column in COLUMNS)} |"
 
 
 def card(name: str, cls: type) -> str:
