@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from attnzoo.contract import ScoreBias
 from attnzoo.errors import RequestError, unknown
+from attnzoo.kernels.constants import constant
 from attnzoo.kernels.derivatives import plainly
 
 
@@ -25,8 +26,8 @@ class Positions(nn.Module):
 
     needs_bias = False
 
-    def embed(self, h: Tensor, positions: Tensor) -> Tensor:
-        """Embeddings (B, T, C) with positions added."""
+    def embed(self, h: Tensor, positions: Tensor, end: int | None = None) -> Tensor:
+        """Embeddings (B, T, C) with positions added; every position is below ``end``, where the caller knows."""
         return h
 
     def phases(self, positions: Tensor) -> tuple[Tensor, Tensor] | None:
@@ -45,9 +46,10 @@ class Learned(Positions):
         super().__init__()
         self.table = nn.Embedding(max_tokens, d_model)
 
-    def embed(self, h: Tensor, positions: Tensor) -> Tensor:
+    def embed(self, h: Tensor, positions: Tensor, end: int | None = None) -> Tensor:
         n_rows = self.table.num_embeddings
-        if positions.numel() and not torch.compiler.is_compiling() and int(positions.max()) >= n_rows:
+        unknown = positions.numel() and not torch.compiler.is_compiling() and (end is None or end > n_rows)
+        if unknown and int(positions.max()) >= n_rows:  # reading it waits for the device
             raise RequestError(
                 f"position {int(positions.max())} is past the learned table of {n_rows}: raise positions.max_tokens, "
                 "or take rope, alibi, sinusoidal or none"
@@ -65,7 +67,7 @@ class Sinusoidal(Positions):
         super().__init__()
         self.d_model, self.base, self.rms = d_model, base, rms
 
-    def embed(self, h: Tensor, positions: Tensor) -> Tensor:
+    def embed(self, h: Tensor, positions: Tensor, end: int | None = None) -> Tensor:
         angle = _angles(positions, self.d_model, self.base)
         waves = torch.stack([angle.sin(), angle.cos()], -1).flatten(-2)[..., : self.d_model]
         return h + (waves * self.rms * math.sqrt(2)).to(h.dtype)
@@ -107,11 +109,13 @@ class AlibiBias(ScoreBias):
 
     def __init__(self, n_heads: int) -> None:
         super().__init__()
-        self.alibi_slopes = alibi_slopes(n_heads)  # a plain list: no cast of the module can round it
+        self.alibi_slopes = self.slopes = tuple(
+            alibi_slopes(n_heads)
+        )  # plain numbers: no cast of the module can round them
 
     def block(self, i: Tensor, j: Tensor) -> Tensor:
         distance = (i - j).abs().float()
-        slopes = torch.tensor(self.alibi_slopes, device=distance.device)
+        slopes = constant(self.slopes, distance.device)
         return -slopes.view(-1, *[1] * distance.dim()) * distance
 
 

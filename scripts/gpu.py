@@ -1,25 +1,32 @@
-"""One part of scripts/gpu.sh: check, operators, window, train, decode or kernels, each within its seconds, its JSON in one file.
+"""One part of scripts/gpu.sh, within its seconds: check, operators, growth, window, train, decode or kernels. Its JSON is
+written after every job; a later call goes on with the jobs that are not there yet. `page` shows all of them.
 
-python scripts/gpu.py PART --seconds N --out FOLDER
+python scripts/gpu.py PART --seconds N --out FOLDER [--only NAME,NAME]
+python scripts/gpu.py page --out FOLDER
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import sys
 import time
-from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # also in the workers, which begin with this file
+
+from gpu_jobs import Job, Part, run_jobs
+from gpu_page import page
+
 from attnzoo import Mask, build, list_backends, registry
 from attnzoo.checks import check
-from attnzoo.files import read_json, write_json_atomic
+from attnzoo.files import read_json
 from attnzoo.kernels.library import LIBRARIES
 from attnzoo.kernels.optional import LIBRARIES as PACKAGES
 from attnzoo.kernels.optional import missing
@@ -27,31 +34,34 @@ from attnzoo.measure.bench import bench
 from attnzoo.measure.bench_row import machine
 from attnzoo.measure.interval import Interval
 from attnzoo.measure.latency import Contestant
-from attnzoo.measure.peers.race import Bar, Entry, Race, run, verdict
-from attnzoo.measure.roofline import machine_rates
+from attnzoo.measure.peers.race import Bar, Entry, Race, forbidden, run, verdict
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SMALL = DEVICE == "cpu" or os.environ.get("GPU_SMALL") == "1"
 DTYPES = ("float32",) if SMALL else ("bfloat16", "float32")
 SPEED = torch.float32 if SMALL else torch.bfloat16
-FIRST = ["sdpa", "flex", "sliding_window", "linear", "gqa", "xformers"]  # what the time limit must not leave out
-GROUP = 6  # models of 124 M parameters, with optimiser state, that fit beside one another
+FIRST = ["sdpa", "sliding_window", "flex", "linear", "gqa", "xformers"]  # what the time limit must not leave out
+LONGEST = 600.0 if SMALL else 60.0  # seconds of a job
+TOGETHER = 3  # models of 124 M parameters, with optimiser state, that are timed beside sdpa's
+HEADS = {"n_heads": 2, "head_dim": 16} if SMALL else {"n_heads": 8, "head_dim": 64}
+BY_HAND = "torch by hand"
+MODEL = {"n_layers": 1, "n_heads": 2, "head_dim": 16} if SMALL else {"n_layers": 12, "n_heads": 12, "head_dim": 64}
 
 
 def names() -> list[str]:
     """All backends, the most telling first; on a CPU only a few."""
     known = list_backends()
-    return ["sdpa", "flex", "sliding_window"] if SMALL else [*FIRST, *(n for n in known if n not in FIRST)]
+    return FIRST[:3] if SMALL else [*FIRST, *(n for n in known if n not in FIRST)]
 
 
 def library_kernels() -> list[tuple[str, str]]:
     """Every backend with each kernel that a library computes for it; on a CPU one a library."""
     if SMALL:
         return [("sliding_window", "flex"), ("gla", "fla"), ("sliding_window", "flash_attn")]
-    return [(name, kernel) for name in list_backends() for kernel in registry.get(name).kernels if kernel in LIBRARIES]
+    return [(name, kernel) for kernel in LIBRARIES for name in list_backends() if kernel in registry.get(name).kernels]
 
 
-def label(name: str, kernel: str | None) -> str:
+def label(name: str, kernel: str | None = None) -> str:
     return f"{name}, {kernel}" if kernel else name
 
 
@@ -60,115 +70,205 @@ def not_importable(kernel: str | None) -> list[str]:
     return [f"not importable: {reason}" for reason in missing(kernel, "cuda")] if kernel in PACKAGES else []
 
 
-def check_part(seconds: float, out: Path) -> dict:
-    """The quick check of every backend in each dtype, and of the library kernels in one; several processes at once."""
-    end = time.monotonic() + seconds
-    jobs = [(name, None, dtype) for dtype in DTYPES for name in names()]
-    wanted = [(*job, DTYPES[0]) for job in library_kernels()]
-    jobs += [job for job in wanted if not not_importable(job[1])]
-    reports: list[dict] = []
-    late = [not_checked(*job, "; ".join(why)) for job in wanted if (why := not_importable(job[1]))]
-    with ProcessPoolExecutor(1 if SMALL else 8, mp_context=get_context("spawn")) as pool:
-        running = {pool.submit(one_check, *job, end): job for job in jobs}
-        for done in as_completed(running):
-            if done.exception() is not None:
-                late.append(not_checked(*running[done], f"{type(done.exception()).__name__}: {done.exception()}"))
-            else:
-                reports.append(done.result())
-    return {"checks": [*reports, *late], "machine": machine(DEVICE, SPEED, {})}
+# ---- checks
 
 
-def one_check(name: str, kernel: str | None, dtype: str, end: float) -> dict:
-    """A report as plain values; not run where the time is over."""
-    if time.monotonic() > end:
-        return not_checked(name, kernel, dtype, "the time limit was reached before its turn")
+def check_jobs(out: Path) -> list[Job]:
+    """The quick check of every backend and library kernel in the dtype that is timed, then in the others."""
+    subjects = [(name, None) for name in names()] + library_kernels()
+    return [
+        Job(
+            f"{label(*subject)}, {dtype}",
+            one_check,
+            (*subject, dtype),
+            LONGEST,
+            {"checks": [unchecked(*subject, dtype)]},
+        )
+        for dtype in DTYPES
+        for subject in subjects
+        if dtype == DTYPES[0] or subject[1] is None
+    ]
+
+
+def one_check(name: str, kernel: str | None, dtype: str) -> dict[str, Any]:
+    if why := not_importable(kernel):
+        return {"checks": [unchecked(name, kernel, dtype, "; ".join(why))]}
     own = {"kernel": kernel} if kernel else {}
     report = check(name, device=DEVICE, dtype=getattr(torch, dtype), quick=True, shrink=False, **own).to_dict()
-    return report | {"subject": label(name, kernel)}
+    return {"checks": [report | {"subject": label(name, kernel)}]}
 
 
-def not_checked(name: str, kernel: str | None, dtype: str, why: str) -> dict:
-    return {
-        "subject": label(name, kernel),
-        "dtypes": [dtype],
-        "passed": False,
-        "refused": [f"not checked: {why}"],
-        "tests": [],
-    }
+def unchecked(name: str, kernel: str | None, dtype: str, why: str = "it did not end here") -> dict[str, Any]:
+    refused = [f"not checked: {why}"]
+    return {"subject": label(name, kernel), "dtypes": [dtype], "passed": False, "refused": refused, "tests": []}
 
 
-def verify(out: Path) -> Callable:
-    """The verdicts of `check_part`, for `bench`."""
-    checks = read_json(out / "check.json")["checks"] if (out / "check.json").exists() else []
-    reports = {(report["subject"], *report["dtypes"]): report for report in checks}
+class Verdicts:
+    """What the check part found, for `bench`. Without a finished check a backend is timed, and its rows say *unverified*."""
 
-    def verdict(name: str, device: str, dtype: torch.dtype, options: dict) -> tuple[str, list[str]]:
+    def __init__(self, out: Path) -> None:
+        path = out / "check.json"
+        jobs = read_json(path)["jobs"] if path.exists() else {}
+        finished = [report for job in jobs.values() if job["status"] == "ok" for report in job["found"]["checks"]]
+        self.reports = {(report["subject"], *report["dtypes"]): report for report in finished}
+
+    def report(self, subject: str, dtype: torch.dtype) -> dict[str, Any] | None:
+        return self.reports.get((subject, str(dtype).removeprefix("torch.")))
+
+    def __call__(self, name: str, device: str, dtype: torch.dtype, options: dict) -> tuple[str, list[str]]:
         kernel = options.get("kernel")
         if why := not_importable(kernel):
             return "refused", why
-        report = reports.get((label(name, kernel), str(dtype).removeprefix("torch.")))
-        if report is None:
-            return "refused", ["not checked here"]
+        report = self.report(label(name, kernel), dtype)
+        if report is None or report["passed"]:
+            return "ok", []
         failed = [test["name"] for test in report["tests"] if not test["passed"]]
         if failed:
             return "incorrect", [f"fails the quick check: {', '.join(failed)}"]
-        return (
-            ("ok", []) if report["passed"] else ("refused", report["refused"] or ["the quick check could try nothing"])
+        return "refused", report["refused"] or ["the quick check could try nothing"]
+
+    def mark(self, rows: Iterable[dict[str, Any]]) -> None:
+        """Write into each row with a time whether its backend passed the quick check here; 'flex: causal' is flex."""
+        for row in rows:
+            subject = row["backend"].removesuffix(", compiled").partition(":")[0]
+            report = self.report(subject, SPEED)
+            row["verified"] = report is not None and bool(report["passed"])
+            if row["timing"] and not row["verified"]:
+                row["reasons"] = [*row["reasons"], f"unverified: no finished check of {subject} here"]
+
+
+# ---- the bare operators
+
+
+def operators_jobs(out: Path) -> list[Job]:
+    """Forward and backward of every backend, beside sdpa."""
+    lengths = (64, 128) if SMALL else (1024, 4096, 16384)
+    return [bench_job(name, operators, (name, None, lengths, str(out)), [name], "forward+backward") for name in names()]
+
+
+def growth_jobs(out: Path) -> list[Job]:
+    """The same up to 65,536 tokens."""
+    lengths = (64, 128, 256) if SMALL else (4096, 16384, 65536)
+    return [bench_job(name, operators, (name, None, lengths, str(out)), [name], "forward+backward") for name in names()]
+
+
+def kernels_jobs(out: Path) -> list[Job]:
+    """The library kernels, beside sdpa."""
+    lengths = (64,) if SMALL else (4096, 16384)
+    return [
+        bench_job(
+            label(*pair),
+            operators,
+            (*pair, lengths, str(out)),
+            [label(*pair)],
+            "forward+backward",
+            not_importable(pair[1]),
         )
+        for pair in library_kernels()
+    ]
 
-    return verdict
 
-
-def operators_part(seconds: float, out: Path) -> dict:
-    """Forward and backward of every backend from 1k to 64k tokens."""
-    lengths = (64, 128) if SMALL else (1024, 4096, 16384, 65536)
-    heads = {"n_heads": 2, "head_dim": 16} if SMALL else {"n_heads": 8, "head_dim": 64}
-    return bench(
-        names(), ops=["forward+backward"], lengths=lengths, dtype=SPEED, device=DEVICE, dense_masks=False, rounds=9,
-        seconds=1.0 if SMALL else 3.0, limit=seconds, verify=verify(out), **heads,
+def operators(name: str, kernel: str | None, lengths: tuple[int, ...], out: str) -> dict[str, Any]:
+    verdicts = Verdicts(Path(out))
+    found = bench(
+        list(dict.fromkeys(["sdpa", name])), ops=["forward+backward"], lengths=lengths, dtype=SPEED, device=DEVICE,
+        options={name: {"kernel": kernel}} if kernel else {}, dense_masks=False, rounds=9,
+        seconds=0.5 if SMALL else 1.0, verify=verdicts, **HEADS,
     )  # fmt: skip
+    for row in found["rows"]:
+        row["backend"] = label(row["backend"], kernel if row["backend"] == name else None)
+    return rated(found, verdicts)
 
 
-def window_part(seconds: float, out: Path) -> dict:
-    """A window of 1024 at 64k tokens against full attention: FlexAttention and ours; and what is around the kernel."""
-    found = [run(race, seconds=seconds / 4, seed=0, device=DEVICE) for race in (window_race(), interface_race())]
-    rows, lines = ([line for part in found for line in part[which]] for which in (0, 1))
-    return {"rows": rows, "bars": lines, "growth": [], "machine": machine(DEVICE, SPEED, machine_rates(DEVICE, SPEED))}
+def bench_job(key: str, run: Callable, arguments: tuple, subjects: list[str], op: str, why: list[str] = ()) -> Job:
+    """A job of `bench`; until it has ended its rows say why there is no number."""
+    reasons = list(why) or ["it did not end here"]
+    rows = [no_number(subject, op, reasons, "refused" if why else "interrupted") for subject in subjects]
+    return Job(key, run, arguments, LONGEST, {"rows": rows})
+
+
+def no_number(subject: str, op: str, reasons: list[str], status: str) -> dict[str, Any]:
+    dtype = str(SPEED).removeprefix("torch.")
+    empty = dict.fromkeys(("timing", "flops", "bytes", "peak_memory_bytes", "kernel", "T", "B", "H", "G", "D"))
+    return {"backend": subject, "level": "gpu", "op": op, "dtype": dtype, **empty, "status": status, "reasons": reasons}
+
+
+def rated(found: dict[str, Any], verdicts: Verdicts) -> dict[str, Any]:
+    """What a job of `bench` keeps: rows with their verdicts, growth, and the rates of the device."""
+    verdicts.mark(found["rows"])
+    rates = {key: value for key, value in found["machine"].items() if key.endswith("_per_s")}
+    return {"rows": found["rows"], "growth": found["growth"], "rates": rates}
+
+
+# ---- races with targets
+
+
+def window_jobs(out: Path) -> list[Job]:
+    """FlexAttention and our window against full attention; FlexAttention with three masks; what is around the kernel."""
+    return [bench_job(f"{key} race", one_race, (key, str(out)), [key], "race") for key in RACES]
+
+
+def one_race(key: str, out: str) -> dict[str, Any]:
+    race, verdicts = RACES[key](), Verdicts(Path(out))
+    asked = {name: verdicts(name, DEVICE, SPEED, {}) for name in race.backends}
+    wrong = [f"{name} {why}" for name, (status, reasons) in asked.items() if status == "incorrect" for why in reasons]
+    rows, bars = forbidden(race, wrong) if wrong else run(race, seconds=1.0 if SMALL else 6.0, seed=0, device=DEVICE)
+    verdicts.mark(row for row in rows if row["backend"] != BY_HAND)
+    return {"rows": rows, "bars": bars}
 
 
 def window_race() -> Race:
     n_tokens, window, heads, head_dim = (128, 16, 2, 16) if SMALL else (65536, 1024, 8, 64)
-    backward = not (SMALL and DEVICE == "cpu")  # FlexAttention has none on a CPU
+    backward = DEVICE == "cuda"  # FlexAttention has none on a CPU
     tensors = inputs(1, heads, n_tokens, head_dim, backward)
-
-    def entry(name: str, mask: Mask, **options: int) -> Entry:
-        attn = build(name, n_heads=heads, head_dim=head_dim, **options)
-        return operator(lambda q, k, v: attn(q, k, v, mask), tensors, backward, lambda: attn.kernel)
-
     entries = {
-        "full": lambda: entry("sdpa", Mask()),
-        "flex": lambda: entry("flex", Mask(window=window)),
-        "sliding_window": lambda: entry("sliding_window", Mask(), window=window),
+        "sdpa: full": lambda: attention(tensors, backward, "sdpa", Mask()),
+        "flex": lambda: attention(tensors, backward, "flex", Mask(window=window)),
+        "sliding_window": lambda: attention(tensors, backward, "sliding_window", Mask(), window=window),
     }
     work = f"window {window} against full attention, T {n_tokens}, forward{' + backward' if backward else ''}"
-    bars = [Bar(work, name, ("full",), 15.0) for name in ("flex", "sliding_window")]
-    return Race(work, shape(1, heads, n_tokens, head_dim), (), entries, bars, rounds=9)
+    bars = [Bar(work, name, ("sdpa: full",), None if SMALL else 15.0) for name in ("flex", "sliding_window")]
+    return Race(work, shape(1, heads, n_tokens, head_dim), ("sdpa", "flex", "sliding_window"), entries, bars, rounds=9)
+
+
+def masks_race() -> Race:
+    """FlexAttention with three masks against sdpa, which is given the last two as dense ones."""
+    batch, n_tokens, heads, head_dim = (2, 128, 2, 16) if SMALL else (2, 8192, 8, 64)
+    backward = DEVICE == "cuda"
+    tensors = inputs(batch, heads, n_tokens, head_dim, backward)
+    ids = torch.arange(n_tokens, device=DEVICE).div(n_tokens // 4, rounding_mode="floor").expand(batch, -1)
+    masks = {"causal": Mask(), "window": Mask(window=n_tokens // 8), "documents": Mask(documents=ids)}
+    entries = {
+        f"{name}: {which}": lambda name=name, mask=mask: attention(tensors, backward, name, mask)
+        for which, mask in masks.items()
+        for name in ("flex", "sdpa")
+    }
+    work = f"three masks, B {batch}, T {n_tokens}, forward{' + backward' if backward else ''}"
+    bars = [Bar(f"{work}: {which}", f"flex: {which}", (f"sdpa: {which}",)) for which in masks]
+    return Race(work, shape(batch, heads, n_tokens, head_dim), ("sdpa", "flex"), entries, bars, rounds=9)
 
 
 def interface_race() -> Race:
     """`sdpa` through the interface against torch's function by hand, where the kernel takes least."""
     batch, heads, n_tokens, head_dim = (1, 2, 64, 16) if SMALL else (8, 12, 1024, 64)
     tensors = inputs(batch, heads, n_tokens, head_dim, True)
-    attn = build("sdpa", n_heads=heads, head_dim=head_dim)
     entries = {
-        "sdpa": lambda: operator(attn, tensors, True, lambda: attn.kernel),
-        "by hand": lambda: operator(
+        "sdpa": lambda: attention(tensors, True, "sdpa", Mask()),
+        BY_HAND: lambda: operator(
             lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), tensors, True, lambda: None
         ),
     }
     work = f"what is around the kernel, B {batch}, T {n_tokens}, forward + backward"
-    bars = [Bar(work, "sdpa", ("by hand",), 1 / 1.1)]
-    return Race(work, shape(batch, heads, n_tokens, head_dim), (), entries, bars, rounds=50)
+    bars = [Bar(work, "sdpa", (BY_HAND,), None if SMALL else 1 / 1.1)]
+    return Race(work, shape(batch, heads, n_tokens, head_dim), ("sdpa",), entries, bars, rounds=50)
+
+
+RACES = {"interface": interface_race, "window": window_race, "masks": masks_race}
+
+
+def attention(tensors: list[Tensor], backward: bool, name: str, mask: Mask, **options: int) -> Entry:
+    attn = build(name, n_heads=tensors[0].shape[1], head_dim=tensors[0].shape[3], **options)
+    return operator(lambda q, k, v: attn(q, k, v, mask), tensors, backward, lambda: attn.kernel)
 
 
 def inputs(batch: int, heads: int, n_tokens: int, head_dim: int, backward: bool) -> list[Tensor]:
@@ -193,35 +293,30 @@ def shape(batch: int, heads: int, n_tokens: int, head_dim: int) -> dict:
     return {"T": n_tokens, "B": batch, "H": heads, "G": heads, "D": head_dim, "dtype": dtype}
 
 
-def train_part(seconds: float, out: Path) -> dict:
-    """A training step of 124 M parameters with each backend; compiled too for the first ones."""
-    end = time.monotonic() + seconds
-    size = (
-        {"n_layers": 1, "n_heads": 2, "head_dim": 16, "batch_size": 1, "lengths": (32,)}
-        if SMALL
-        else {"n_layers": 12, "n_heads": 12, "head_dim": 64, "vocab_size": 50304, "batch_size": 8, "lengths": (1024,)}
-    )
-    found: dict = {"rows": [], "growth": []}
-    order = names()
-    first, rest = order[: GROUP - 1], order[GROUP - 1 :]
-    for group in [first, *(["sdpa", *rest[at : at + GROUP]] for at in range(0, len(rest), GROUP))]:
-        left = end - time.monotonic()
-        if left <= 0:
-            break
-        more = bench(
-            group, level="model", ops=["train_step"], dtype=SPEED, device=DEVICE, rounds=9, seconds=2.0,
-            compiled=group is first and not SMALL, limit=left * (0.6 if group is first and rest else 1.0),
-            verify=verify(out), **size,
-        )  # fmt: skip
-        found = {**more, "rows": found["rows"] + more["rows"], "growth": []}
-        write_json_atomic(out / "train.json", found)
-        if DEVICE == "cuda":
-            torch.cuda.empty_cache()
+# ---- inside a model
+
+
+def train_jobs(out: Path) -> list[Job]:
+    """A training step of 124 M parameters: sdpa as it is and compiled, then each backend beside it."""
+    others = [name for name in names() if name != "sdpa"]
+    groups = [["sdpa"], *(["sdpa", *others[at : at + TOGETHER]] for at in range(0, len(others), TOGETHER))]
+    return [bench_job(" ".join(group), train, (group, str(out)), group, "train_step") for group in groups]
+
+
+def train(group: list[str], out: str) -> dict[str, Any]:
+    size = {**MODEL, "batch_size": 1, "lengths": (32,)} if SMALL else {**MODEL, "batch_size": 8, "lengths": (1024,)}
+    verdicts = Verdicts(Path(out))
+    found = bench(
+        group, level="model", ops=["train_step"], dtype=SPEED, device=DEVICE, rounds=9, seconds=2.0, verify=verdicts,
+        vocab_size=256 if SMALL else 50304, compiled=group == ["sdpa"] and not SMALL, **size,
+    )  # fmt: skip
+    rate = found["machine"]["matmul_flops_per_s"]
     for row in found["rows"]:
         if row["timing"]:
             row["tokens_per_s"] = 1000 * row["B"] * row["T"] / row["timing"]["median"]
-            row["matmul_share"] = row["flops"] * 1000 / row["timing"]["median"] / found["machine"]["matmul_flops_per_s"]
-    return {**found, "bars": share_line(found["rows"], found["machine"]["matmul_flops_per_s"])}
+            row["matmul_share"] = row["flops"] * 1000 / row["timing"]["median"] / rate
+    bars = share_line(found["rows"], rate) if group == ["sdpa"] else []
+    return {**rated(found, verdicts), "bars": bars}
 
 
 def share_line(rows: list[dict], flops_per_s: float) -> list[dict]:
@@ -241,58 +336,65 @@ def share_line(rows: list[dict], flops_per_s: float) -> list[dict]:
     }]  # fmt: skip
 
 
-def decode_part(seconds: float, out: Path) -> dict:
+def decode_jobs(out: Path) -> list[Job]:
     """Decoding at a short and a long context."""
-    size = (
-        {"n_layers": 1, "n_heads": 2, "head_dim": 16, "lengths": (32, 64), "decode_tokens": 2}
-        if SMALL
-        else {"n_layers": 12, "n_heads": 12, "head_dim": 64, "lengths": (1024, 32768), "decode_tokens": 16}
-    )
-    return bench(
-        names(), level="model", ops=["decode"], dtype=SPEED, device=DEVICE, rounds=9, seconds=2.0, limit=seconds,
-        verify=verify(out), **size,
+    order = names()
+    groups = [["sdpa", *order[at : at + TOGETHER]] for at in range(1, len(order), TOGETHER)]
+    return [bench_job(" ".join(group), decode, (group, str(out)), group, "decode") for group in groups]
+
+
+def decode(group: list[str], out: str) -> dict[str, Any]:
+    size = {"lengths": (32, 64), "decode_tokens": 2} if SMALL else {"lengths": (1024, 32768), "decode_tokens": 16}
+    verdicts = Verdicts(Path(out))
+    return rated(
+        bench(group, level="model", ops=["decode"], dtype=SPEED, device=DEVICE, rounds=9, seconds=2.0, verify=verdicts,
+              **MODEL, **size), verdicts,
     )  # fmt: skip
 
 
-def kernels_part(seconds: float, out: Path) -> dict:
-    """Forward and backward of the library kernels, beside sdpa."""
-    lengths = (64,) if SMALL else (4096, 16384)
-    heads = {"n_heads": 2, "head_dim": 16} if SMALL else {"n_heads": 8, "head_dim": 64}
-    found: dict = {"rows": [], "growth": []}
-    for kernel in LIBRARIES:
-        named = [name for name, of in library_kernels() if of == kernel]
-        more = bench(
-            list(dict.fromkeys(["sdpa", *named])), ops=["forward+backward"], lengths=lengths, dtype=SPEED, device=DEVICE,
-            options={name: {"kernel": kernel} for name in named}, dense_masks=False, rounds=9, seconds=2.0,
-            limit=seconds / len(LIBRARIES), verify=verify(out), **heads,
-        )  # fmt: skip
-        for row in more["rows"]:
-            row["backend"] = label(row["backend"], kernel if row["backend"] in named else None)
-        found = {**more, "rows": found["rows"] + more["rows"], "growth": []}
-    return found
-
-
 PARTS = {
-    "check": check_part,
-    "operators": operators_part,
-    "window": window_part,
-    "train": train_part,
-    "decode": decode_part,
-    "kernels": kernels_part,
+    "check": check_jobs,
+    "operators": operators_jobs,
+    "window": window_jobs,
+    "train": train_jobs,
+    "kernels": kernels_jobs,
+    "decode": decode_jobs,
+    "growth": growth_jobs,
 }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("part", choices=PARTS)
-    parser.add_argument("--seconds", type=float, required=True)
+def chosen(jobs: list[Job], only: str | None) -> list[Job]:
+    """Those whose key holds one of the names as a word."""
+    words = [word for word in (only or "").split(",") if word]
+    return [job for job in jobs if set(words) & set(job.key.replace(",", " ").split())] if words else jobs
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=[*PARTS, "page"])
+    parser.add_argument("--seconds", type=float, help="of the part; what is not reached by then says so")
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--only", help="names of backends or libraries, with commas; the others are left for later")
     arguments = parser.parse_args()
+    if arguments.part == "page":
+        return page(arguments.out, list(PARTS))
+    if arguments.seconds is None or not arguments.seconds > 0:
+        parser.error("--seconds N: more than 0")
     start = time.monotonic()
-    found = PARTS[arguments.part](arguments.seconds, arguments.out)
-    write_json_atomic(arguments.out / f"{arguments.part}.json", found)
-    print(f"{arguments.part}: {time.monotonic() - start:.0f} s")
+    part = Part(
+        arguments.out / f"{arguments.part}.json",
+        machine(DEVICE, SPEED, {}),
+        "checks" if arguments.part == "check" else "rows",
+    )
+    jobs = chosen(PARTS[arguments.part](arguments.out), arguments.only)
+    workers = 8 if arguments.part == "check" and not SMALL else 1
+    left = run_jobs(part, jobs, arguments.seconds, workers)
+    part.write()
+    print(f"{arguments.part}: {time.monotonic() - start:.0f} s, {len(jobs) - len(left)} of {len(jobs)} jobs done")
+    for key in left:
+        print(f"  {key}: {part.jobs[key]['status']}: {'; '.join(part.jobs[key]['reasons'])}")
+    return 1 if left else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -181,3 +181,15 @@ def test_unknown_scheme_names_the_nearest():
 def test_rope_refuses_an_odd_head_dim():
     with pytest.raises(RequestError, match="even"):
         build_positions("rope", d_model=12, n_heads=4, head_dim=3)
+
+
+def test_what_lies_below_the_end_is_not_read_back(monkeypatch):
+    """int(positions.max()) waits for the device at every token; where the caller knows the end it is not needed."""
+    learned = build_positions("learned", **SIZES, max_tokens=8)
+    read = []
+    real = torch.Tensor.max
+    monkeypatch.setattr(torch.Tensor, "max", lambda t, *a: read.append(1) or real(t, *a))
+    learned.embed(torch.zeros(1, 1, 16), torch.tensor([[7]]), 8)
+    assert read == []
+    with pytest.raises(RequestError, match="position 8 is past"):
+        learned.embed(torch.zeros(1, 1, 16), torch.tensor([[8]]), 9)

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from attnzoo.contract import Attention, Capabilities, Options, Request, ScoreBias, masked_softmax, softmax_flops
 from attnzoo.errors import RequestError
+from attnzoo.kernels.constants import constant
 from attnzoo.kernels.gates import wide
 from attnzoo.kernels.pyramid import Nodes, PyramidCache, attend_nodes, build, levels_of, reads
 from attnzoo.kernels.summaries import FIELDS
@@ -83,7 +84,7 @@ class Hierarchical(Attention):
         nodes, levels = build(k, v, c, mask)
         blocks, last = reads(torch.arange(first, end, device=q.device), c, levels)
         sizes = [end, *((end - 1) >> level for level in range(1, levels + 1))]  # blocks of each level
-        begins = torch.tensor([0, 0, *(sum(sizes[:level]) for level in range(1, levels + 1))], device=q.device)
+        begins = constant((0, 0, *(sum(sizes[:level]) for level in range(1, levels + 1))), q.device)
         where = (begins + blocks).masked_fill(blocks < 0, -1)
         return self._attend(q, nodes, where, last, first, n_keys, mask).to(v.dtype)
 
@@ -113,7 +114,7 @@ class Hierarchical(Attention):
             first = cache.length // c
             rows = slice(start, start + c - cache.length % c)
             cache.append(k[:, :, rows], v[:, :, rows], mask)
-            blocks, last = reads(torch.tensor([first], device=q.device), c, cache.levels)
+            blocks, last = reads(torch.full((1,), first, device=q.device), c, cache.levels)
             outs.append(self._attend(q[:, :, rows], cache.nodes, cache.where(blocks), last, first, cache.length, mask))
             start = rows.stop
         return torch.cat(outs, 2).to(v.dtype)

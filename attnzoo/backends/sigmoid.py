@@ -47,7 +47,7 @@ class Sigmoid(Attention):
         scores = q @ k.mT * self.scale
         scores = scores if bias is None else scores + bias
         fixed = self.options.length
-        n = visible.sum(-1, keepdim=True).clamp(min=1) if fixed is None else torch.tensor(fixed, device=q.device)
+        n = visible.sum(-1, keepdim=True).clamp(min=1) if fixed is None else torch.full((), fixed, device=q.device)
         return torch.sigmoid(scores - n.to(q.dtype).log()) * visible
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: ScoreBias | None, x: Tensor | None) -> Tensor:

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from attnzoo.capabilities import Capabilities, Request
 from attnzoo.contract import ScoreBias
+from attnzoo.kernels.constants import constant
 from attnzoo.kernels.derivatives import first_order_only
 from attnzoo.kernels.optional import load, missing
 from attnzoo.masks import Mask
@@ -74,7 +75,7 @@ def flash_softmax(
             q[:, :, extra:], k, v, mask, bias, scale=scale, window=window, softcap=softcap, dropout=dropout
         )
         return F.pad(out, (0, 0, extra, 0)), kernel
-    slopes = None if bias is None else torch.tensor(bias.alibi_slopes, dtype=torch.float32, device=q.device)
+    slopes = None if bias is None else constant(tuple(map(float, bias.alibi_slopes or ())), q.device)
     how: dict[str, Any] = {
         **flash_attn_arguments(mask, window), "softmax_scale": scale, "softcap": softcap, "dropout_p": dropout,
         "alibi_slopes": slopes,

@@ -20,6 +20,9 @@ def rms_norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:
     if gain.dtype != x.dtype:
         gain = gain.to(x.dtype)
     training = torch.is_grad_enabled() and (x.requires_grad or gain.requires_grad)
+    if x.is_cuda and torch.is_autocast_enabled("cuda"):
+        with torch.autocast("cuda", enabled=False):  # CUDA's autocast, unlike a CPU's, returns float32
+            return torch.rms_norm(x, x.shape[-1:], gain, eps)
     if x.is_cuda or x.dtype.itemsize < 4 or plainly():
         return torch.rms_norm(x, x.shape[-1:], gain, eps)
     if training:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 
 import torch
 from torch import Tensor
@@ -103,9 +103,20 @@ def _work(attn: Attention, call: Callable[..., Tensor], op: str, setting: Settin
 
 
 def _random(setting: Setting, shape: tuple[int, ...], stream: int, op: str) -> Tensor:
-    draw = torch.Generator().manual_seed(setting.seed + stream)
-    t = torch.randn(shape, generator=draw).to(setting.device, setting.dtype)
-    return t.requires_grad_(op != "forward")
+    return _drawn(shape, setting.seed + stream, setting.device, setting.dtype, op != "forward")
+
+
+@lru_cache(maxsize=64)
+def _drawn(shape: tuple[int, ...], seed: int, device: str, dtype: torch.dtype, gradient: bool) -> Tensor:
+    """Normal values, drawn where they are needed and once for all contestants of a shape: at 65,536 tokens drawing took
+    longer than every call that was to be timed. `forget_inputs` lets go of them."""
+    draw = torch.Generator(device).manual_seed(seed)
+    return torch.randn(shape, generator=draw, device=device).to(dtype).requires_grad_(gradient)
+
+
+def forget_inputs() -> None:
+    """Free the inputs that the contestants of a benchmark share."""
+    _drawn.cache_clear()
 
 
 def _fits(attn: Attention, setting: Setting, n_tokens: int) -> None:

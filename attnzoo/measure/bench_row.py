@@ -112,7 +112,19 @@ def kv_heads(name: str, setting: Setting) -> int:
 def machine(device: str, dtype: torch.dtype, rates: dict[str, float]) -> dict[str, Any]:
     """Where and with what a benchmark ran, and the rates its rows are held against."""
     around = environment(device)
-    keep = ("attnzoo", "python", "torch", "os", "device", "device_name", "cpu", "threads", "git_commit", "git_dirty")
+    keep: tuple[str, ...] = (
+        "attnzoo",
+        "python",
+        "torch",
+        "os",
+        "device",
+        "device_name",
+        "cpu",
+        "threads",
+        "git_commit",
+        "git_dirty",
+    )
     method = CUDA_METHOD if torch.device(device).type == "cuda" else CPU_METHOD
+    keep += ("gpu", "triton", "xformers", "flash-attn", "flash-linear-attention") if around["gpu"] else ()
     shown = {key: around[key] for key in (*keep, "command", "start")}
     return {**shown, "dtype": str(dtype).removeprefix("torch."), **rates, "memory_method": method}

@@ -42,6 +42,14 @@ class Turns:
 
     def rows(self, op: str, rates: dict[str, float], limit: Limit) -> list[dict[str, Any]]:
         """A row for each backend and length."""
+        from attnzoo.measure import bench_operator
+
+        try:
+            return self._rows(op, rates, limit)
+        finally:
+            bench_operator.forget_inputs()
+
+    def _rows(self, op: str, rates: dict[str, float], limit: Limit) -> list[dict[str, Any]]:
         works, refused = self.works(op, limit)
         with _room_for_graphs(len(works)) if self.compiled else nullcontext():
             timings = take_turns(

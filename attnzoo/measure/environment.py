@@ -16,6 +16,7 @@ import torch
 
 import attnzoo
 from attnzoo.errors import RequestError, unknown
+from attnzoo.measure.gpu import gpu
 from attnzoo.redact import redacted_command
 
 PACKAGES = (
@@ -42,6 +43,7 @@ def environment(device: str = "cpu", precision: str | None = None, precision_rea
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "cuda": torch.version.cuda if torch.cuda.is_available() else None,
+        "gpu": gpu(device),
         "precision": precision,
         "precision_reason": precision_reason,
         **git(),

@@ -16,6 +16,8 @@ import torch
 from attnzoo.contract import Attention
 from attnzoo.measure.latency import take_turns
 
+COPIED = {False: 64 * 2**20, True: 2**30}
+"""Bytes of the copy, of a CPU and of a GPU, whose second-level cache holds 50 MiB and more."""
 RATES = ("matmul_flops_per_s", "copy_bytes_per_s")
 
 
@@ -25,10 +27,11 @@ def machine_rates(device: str, dtype: torch.dtype, seconds: float = 2.0) -> dict
     In 16 bits the product in float32 counts where it is the faster one, as on CPUs that emulate the shorter type: a kernel
     may convert.
     """
-    size = 8192 if torch.device(device).type == "cuda" else 1024
+    cuda = torch.device(device).type == "cuda"
+    size = 8192 if cuda else 1024
     types = {dtype, torch.float32} if dtype.itemsize < 4 else {dtype}
     pairs = {kind: [torch.randn(size, size, device=device).to(kind) for _ in range(2)] for kind in types}
-    source = torch.zeros(64 * 2**20, dtype=torch.uint8, device=device)
+    source = torch.zeros(COPIED[cuda], dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     works: dict[object, Callable[[], object]] = {kind: partial(torch.matmul, *pair) for kind, pair in pairs.items()}
     timings = take_turns(works | {"copy": lambda: target.copy_(source)}, rounds=9, seconds=seconds, device=device)

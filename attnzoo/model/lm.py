@@ -140,7 +140,7 @@ class CausalLM(nn.Module):
         mask = Mask(key_padding=key_padding, documents=documents)
         mask.check_lengths(start + tokens.shape[1], tokens.shape[0])
         ids = position_ids(start, tokens.shape[1], mask, tokens.device)
-        h = self.dropout(self.positions.embed(self._embedded(tokens), ids))
+        h = self.dropout(self.positions.embed(self._embedded(tokens), ids, start + tokens.shape[1]))
         phases, bias = self.positions.phases(ids), self.positions.bias()
         for layer, block in enumerate(self.blocks):
             turned = None if layer in self.without_positions else phases

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from attnzoo.measure import bench_turns, fresh
+from attnzoo.measure import bench_operator, bench_turns, fresh
 from attnzoo.measure.bench import bench
 from attnzoo.measure.bench_row import Key
 from attnzoo.measure.latency import Timing
@@ -61,3 +61,21 @@ def test_graphs_have_room_and_the_room_is_given_back():
     with pytest.raises(ValueError, match="broke"), bench_turns._room_for_graphs(before):
         raise ValueError("broke")
     assert torch._dynamo.config.recompile_limit == before
+
+
+def test_inputs_are_drawn_once_a_shape_and_freed_afterwards(monkeypatch):
+    drawn = []
+    randn = torch.randn
+
+    def counted(*shape, **how):
+        drawn.append(shape[0] if isinstance(shape[0], tuple) else shape)
+        return randn(*shape, **how)
+
+    monkeypatch.setattr(torch, "randn", counted)
+    bench(
+        ["sdpa", "exact"], ops=["forward"], lengths=(8, 16), n_heads=2, head_dim=4, rounds=1, seconds=0.1,
+        dense_masks=False, verify=lambda *_: ("ok", []),
+    )  # fmt: skip
+    ours = [shape for shape in drawn if len(shape) == 4]
+    assert sorted(ours) == [(1, 2, 8, 4)] * 4 + [(1, 2, 16, 4)] * 4
+    assert bench_operator._drawn.cache_info().currsize == 0

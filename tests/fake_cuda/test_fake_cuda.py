@@ -1,0 +1,56 @@
+"""The whole zoo on a CUDA device without data: forward, backward and decoding, with devices mixed up and waits for the
+device found. What a GPU computes is not tested here."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="session")
+def guard(tmp_path_factory) -> Path:
+    """The library of guard.cpp, compiled against this torch."""
+    compiler = shutil.which("c++") or shutil.which("g++")
+    if compiler is None:
+        pytest.skip("no C++ compiler: a device without data cannot be made")
+    if torch.version.cuda is not None:
+        pytest.skip("this torch knows CUDA itself")
+    home, library = Path(torch.__file__).parent, tmp_path_factory.mktemp("guard") / "guard.so"
+    command = [compiler, "-std=c++20", "-O0", "-shared", "-fPIC", f"-I{home}/include", str(HERE / "guard.cpp"), "-o",
+               str(library), f"-L{home}/lib", "-lc10", "-ltorch_cpu", f"-Wl,-rpath,{home}/lib"]  # fmt: skip
+    subprocess.run(command, check=True, capture_output=True)
+    return library
+
+
+def run(guard: Path, case: str) -> dict:
+    done = subprocess.run([sys.executable, str(HERE / "inside.py"), str(guard), case], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout)
+
+
+def test_no_backend_mixes_devices_up_or_waits(guard):
+    found = run(guard, "zoo")
+    assert found["faults"] == {}
+    names = {case.partition(",")[0] for case in found["run"]}
+    assert {"sdpa", "exact", "linear", "sliding_window", "gated_deltanet", "moba", "nsa"} <= names
+    assert len(found["run"]) > 200
+
+
+def test_no_model_mixes_devices_up_or_waits(guard):
+    found = run(guard, "models")
+    assert found["faults"] == {}
+    assert len(found["run"]) > 140
+
+
+def test_a_planted_wait_and_a_planted_mixup_are_found(guard):
+    faults = run(guard, "planted")["faults"]
+    assert any(case.startswith("planted_wait") and "DataDependent" in fault for case, fault in faults.items()), faults
+    assert any(case.startswith("planted_mixup") and "device" in fault for case, fault in faults.items()), faults
