@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -29,6 +30,10 @@ KERNELS = {
     "cudnn": SDPBackend.CUDNN_ATTENTION,
     "math": SDPBackend.MATH,
 }
+AUTO_ON_CUDA = [KERNELS["flash"], KERNELS["efficient"], KERNELS["math"]]
+"""torch 2.11 and later prefer cuDNN on Hopper. Not here: with masks its gradients are NaN where Tk mod 128 = 64
+(pytorch#196678), in 2.10 rows without a key see hidden ones (#177842), and it plans anew for every length, some 40 ms at each
+decoded token (#191576). By name it runs."""
 _NAMES = {backend.value: name for name, backend in KERNELS.items()}
 _HALF = (torch.float16, torch.bfloat16)
 
@@ -117,6 +122,11 @@ def call(
     if packed is not None:
         out, ran = call(packed, k, v, attn_mask, False, scale=scale, dropout=dropout, kernel=kernel)
         return out.reshape(*q.shape[:3], v.shape[3]), ran
+    suffix = "" if attn_mask is None else "+mask"
+    if kernel == "auto" and q.is_cuda and q.shape[1] != k.shape[1] and not _flash_takes(q, k, v, attn_mask, is_causal):
+        # the efficient kernel has no grouped heads, and math writes the scores out
+        k, v = (t.repeat_interleave(q.shape[1] // k.shape[1], 1) for t in (k, v))
+        suffix += "+repeated"
     grouped = True if q.shape[1] != k.shape[1] else False  # noqa: SIM210  compiled, only a branch makes it a bool
     arguments: dict[str, Any] = {
         "attn_mask": attn_mask,
@@ -125,12 +135,12 @@ def call(
         "scale": scale,
         "enable_gqa": grouped,
     }
-    suffix = "" if attn_mask is None else "+mask"
     if kernel == "auto" and (transformed() or _empty(q)):
         kernel = "math"  # the others have a gradient and nothing beyond it, and divide by a batch of none
     if kernel == "auto":
-        chosen = "auto" if torch.compiler.is_compiling() else _chosen(q, k, v, arguments)
-        return scaled_dot_product_attention(q, k, v, **arguments), f"sdpa/{chosen}{suffix}"
+        with sdpa_kernel(AUTO_ON_CUDA) if q.is_cuda else nullcontext():
+            chosen = "auto" if torch.compiler.is_compiling() else _chosen(q, k, v, arguments)
+            return scaled_dot_product_attention(q, k, v, **arguments), f"sdpa/{chosen}{suffix}"
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         try:
@@ -139,6 +149,12 @@ def call(
         except RuntimeError as error:
             reasons = [str(w.message).split(" (Triggered")[0] for w in said] or [str(error)]
             raise Refused(f"the SDPA kernel {kernel!r} cannot run this", reasons) from error
+
+
+def _flash_takes(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None, is_causal: bool) -> bool:
+    """Whether torch's flash kernel on CUDA computes this, as its dispatcher decides."""
+    aligned = not is_causal or q.shape[2] == k.shape[2]
+    return attn_mask is None and q.dtype in _HALF and q.shape[3] == v.shape[3] <= 256 and aligned
 
 
 def _empty(q: Tensor) -> bool:
@@ -197,6 +213,8 @@ def refusals(request: Request, kernel: str) -> list[str]:
         why.append("sdpa/flash on CUDA takes no mask beyond plain causality with Tq = Tk")
     if kernel == "flash" and request.head_dim > 256:
         why.append(f"sdpa/flash needs head_dim of at most 256; got {request.head_dim}")
+    if kernel == "cudnn" and request.training and (request.mask_fields or request.bias):
+        why.append("sdpa/cudnn: with a mask its gradients are NaN at some lengths (pytorch#196678)")
     if kernel == "efficient" and request.n_heads != request.n_kv_heads:
         why.append("sdpa/efficient takes as many key/value heads as query heads")
     return why

@@ -65,12 +65,14 @@ def fake_cuda() -> Iterator[FakeTensorMode]:
 
 
 def sdp_choice(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None, enable_gqa=False) -> int:
-    """The fused kernel that torch 2.13 takes for these tensors on CUDA, as its dispatcher is written, cuDNN left out: flash
-    in half precision without a mask, else efficient where the heads are alike, else math."""
+    """The kernel that torch 2.13 takes for these tensors on an H100, as its dispatcher is written: cuDNN in half precision
+    unless it is switched off, then flash without a mask, else efficient where the heads are alike, else math."""
     from torch.nn.attention import SDPBackend
 
     alike = q.shape[1] == k.shape[1]
     half = q.dtype in (torch.float16, torch.bfloat16)
+    if half and torch.backends.cuda.cudnn_sdp_enabled():
+        return SDPBackend.CUDNN_ATTENTION.value
     if half and attn_mask is None and q.shape[3] == v.shape[3] <= 256 and (not is_causal or q.shape[2] == k.shape[2]):
         return SDPBackend.FLASH_ATTENTION.value
     learned = attn_mask is not None and attn_mask.requires_grad

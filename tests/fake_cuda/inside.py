@@ -171,9 +171,19 @@ class PlantedMixup(Attention):
         return super().attend(q * torch.ones(q.shape[2], 1), k, v, mask, bias, x)
 
 
+def chosen() -> Iterator[tuple[str, Fault | None]]:
+    """The kernel that sdpa and gqa say they took."""
+    for which, kv_heads, dtype in (*variants(), ("window", 2, torch.bfloat16), ("causal", 2, torch.float32)):
+        attn = attnzoo.build("gqa", n_heads=H, n_kv_heads=kv_heads, head_dim=D)
+        q, k, v = (torch.randn(B, h, T, D, device="cuda", dtype=dtype) for h in (H, kv_heads, kv_heads))
+        attn(q, k, v, masks("cuda")[which])
+        yield f"{which}, G {kv_heads}, {str(dtype).removeprefix('torch.')}", attn.kernel
+
+
 CASES: dict[str, Callable[[], Iterator[tuple[str, Fault | None]]]] = {
     "zoo": lambda: (done for name in names() for done in backend(name)),
     "models": lambda: (done for how in designs() for done in model(**how)),
+    "kernels": chosen,
     "planted": lambda: (done for name in ("planted_wait", "planted_mixup") for done in backend(name)),
 }
 

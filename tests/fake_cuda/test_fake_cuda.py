@@ -50,6 +50,16 @@ def test_no_model_mixes_devices_up_or_waits(guard):
     assert len(found["run"]) > 140
 
 
+def test_auto_leaves_cudnn_alone_and_never_writes_the_scores_of_grouped_heads_out(guard):
+    kernels = run(guard, "kernels")["faults"]  # the child reports them in that place
+    assert kernels["causal, G 4, bfloat16"] == "sdpa/flash"
+    assert kernels["causal, G 1, bfloat16"] == "sdpa/flash"
+    assert kernels["window, G 2, bfloat16"] == "sdpa/efficient+mask+repeated"
+    assert kernels["padding, G 1, bfloat16"] == "sdpa/efficient+mask+repeated"
+    assert kernels["causal, G 2, float32"] == "sdpa/efficient+repeated"
+    assert not any("cudnn" in kernel or "math" in kernel for kernel in kernels.values())
+
+
 def test_a_planted_wait_and_a_planted_mixup_are_found(guard):
     faults = run(guard, "planted")["faults"]
     assert any(case.startswith("planted_wait") and "DataDependent" in fault for case, fault in faults.items()), faults
