@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -76,3 +77,32 @@ def test_a_captured_stdout_too(capsys: pytest.CaptureFixture) -> None:
         print("printed")
         real.write("document\n")
     assert capsys.readouterr() == ("document\n", "printed\n")
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_what_a_run_holds_is_text_in_the_output_of_train(debug, monkeypatch, capsys) -> None:
+    """A plug-in's name, kernel, error and warnings."""
+    from attnzoo.commands import train
+
+    bad = "x\x1b[2J\x9b\u202e"
+    record = {"status": "failed", "attention": bad, "seed": bad, "reasons": [bad], "warnings": [bad], "kernel_resolved": bad,
+              "error": {"type": bad, "frame": bad}}  # fmt: skip
+    monkeypatch.setattr("attnzoo.training.train", lambda cfg: record)
+    monkeypatch.setattr("attnzoo.training.closing.last_traceback", lambda path: bad)
+    monkeypatch.setattr(train, "composed", lambda *arguments: SimpleNamespace(run_dir=bad))
+    train.run(SimpleNamespace(multirun=False, debug=debug))
+    out, err = capsys.readouterr()
+    assert out.count("x") >= 3
+    assert err.count("x\\u001b[2J") == (2 if debug else 4)
+    assert not set(out + err) & set("\x1b\x9b\u202e")
+
+
+def test_what_a_cell_and_a_start_say_is_text(capsys) -> None:
+    from attnzoo.comparison.run import Progress
+    from attnzoo.training.notes import say
+
+    bad = "x\x1b[2J\x9b\u202e"
+    say(bad)
+    account = SimpleNamespace(add=lambda *arguments: None)
+    Progress(1, 0, account)(SimpleNamespace(run=bad), {"status": "failed", "reasons": [bad]}, 1.0)
+    assert capsys.readouterr().err.count("x\\u001b[2J\\u009b\\u202e") == 3

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from attnzoo.commands import EXIT, add_overrides, composed, failed
 from attnzoo.errors import shortened
+from attnzoo.terminal import printable
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -42,11 +43,12 @@ def run(arguments: Namespace) -> int:
         if arguments.debug:
             from attnzoo.training.closing import last_traceback
 
-            print(last_traceback(Path(cfg.run_dir).expanduser() / "log.txt"), file=sys.stderr)
+            print(printable(last_traceback(Path(cfg.run_dir).expanduser() / "log.txt")), file=sys.stderr)
         else:
-            print(f"{error['type']} at {error['frame']}; the traceback is in {cfg.run_dir}/log.txt", file=sys.stderr)
+            where = f"{error['type']} at {error['frame']}; the traceback is in {cfg.run_dir}/log.txt"
+            print(printable(where), file=sys.stderr)
     print_table([record])
     for line in record.get("warnings", []):
-        print(f"warning: {shortened(line)}", file=sys.stderr)
-    print(f"run folder: {cfg.run_dir}")
+        print(printable(f"warning: {shortened(line)}"), file=sys.stderr)
+    print(printable(f"run folder: {cfg.run_dir}"))
     return EXIT.get(record["status"], 1) or int(failed(record))

@@ -20,6 +20,7 @@ from attnzoo.errors import AttnzooError, RequestError
 from attnzoo.lock import locked
 from attnzoo.measure.record import Record
 from attnzoo.report import write_report
+from attnzoo.terminal import printable
 from attnzoo.training.config import CompareConfig
 from attnzoo.training.init_from import identified
 from attnzoo.training.together import process_faults
@@ -121,7 +122,7 @@ class Progress:
     def __call__(self, cell: Cell, record: Record, seconds: float) -> None:
         self.ended += 1
         self.account.add(record, seconds)
-        print(f"[{self.ended}/{self.total}] {cell.run}: {summary_line(record)}", file=sys.stderr, flush=True)
+        print(printable(f"[{self.ended}/{self.total}] {cell.run}: {summary_line(record)}"), file=sys.stderr, flush=True)
 
 
 def summary_line(record: Record) -> str:

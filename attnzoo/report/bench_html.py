@@ -9,7 +9,17 @@ from typing import Any
 
 from attnzoo.files import write_text_atomic
 from attnzoo.report.bars import HEAD, bar_lines
-from attnzoo.report.bench_rows import GROWTH, Quantity, Row, cells, growth_cells, parts, quantities
+from attnzoo.report.bench_rows import (
+    GROWTH,
+    Quantity,
+    Row,
+    cells,
+    growth_cells,
+    is_unverified,
+    named,
+    parts,
+    quantities,
+)
 from attnzoo.report.columns import MIB
 from attnzoo.report.groups import clean, distinct
 from attnzoo.report.marks import Series
@@ -79,11 +89,13 @@ def _plot(
             continue
         points = [(row["T"], dig(row, path) / scale) for row in mine]
         notes = [
-            f"{backend}: {y:.3g} {unit} at {x:,} tokens, {row.get('kernel') or '?'}"
+            f"{named(row)}: {y:.3g} {unit} at {x:,} tokens, {row.get('kernel') or '?'}"
             for (x, y), row in zip(points, mine, strict=True)
         ]
         lengths |= {x for x, _ in points}
-        series.append(Series(clean(backend), style, points, notes, y_interval=[_interval(row, path) for row in mine]))
+        label = next((named(row) for row in mine if is_unverified(row)), clean(backend))
+        ends = [_interval(row, path) for row in mine]
+        series.append(Series(label, style, points, notes, y_interval=ends, hollow=label != clean(backend)))
     if len(lengths) < 2:
         return None
     title = f"{part[0].upper()}{part[1:].replace('_', ' ')}: {name}"
@@ -109,8 +121,12 @@ def _lines(rows: Sequence[Row], backends: Sequence[str], shown: Sequence[Quantit
     """Table rows: the cells of each quantity with the interval below."""
     columns = [cells(rows, quantity) for quantity in shown]
     return [
-        {name: row.get(name) for name in ("backend", "T", "G", "kernel", "status")}
-        | {"style": backends.index(str(row.get("backend"))), "numbers": [column[n] for column in columns]}
+        {name: row.get(name) for name in ("T", "G", "kernel", "status")}
+        | {
+            "backend": named(row),
+            "style": backends.index(str(row.get("backend"))),
+            "numbers": [column[n] for column in columns],
+        }
         for n, row in enumerate(rows)
     ]
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from attnzoo.report.columns import MIB, decimals_for, fixed
+from attnzoo.report.groups import clean
 from attnzoo.report.records import number
 
 Row = Mapping[str, Any]
@@ -59,6 +60,17 @@ def shape(row: Row) -> str:
     """'B 1, H 4, D 64, float32', with G where one was asked for: what all backends of a table have in common."""
     sizes = {"B": row.get("B"), "H": row.get("H"), "G": row.get("n_kv_heads"), "D": row.get("D")}
     return ", ".join([*(f"{name} {size}" for name, size in sizes.items() if size is not None), str(row.get("dtype"))])
+
+
+def is_unverified(row: Row) -> bool:
+    """It was timed, and no finished check of its backend stands beside it."""
+    return row.get("verified") is False and number(row, "timing.median") is not None
+
+
+def named(row: Row) -> str:
+    """The backend as tables and plots show it: with what its times may not claim."""
+    name = clean(row.get("backend"))
+    return f"{name} (unverified)" if is_unverified(row) else name
 
 
 def quantities(rows: Sequence[Row]) -> list[Quantity]:

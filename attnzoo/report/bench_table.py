@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attnzoo.report.bars import bar_lines, bar_reasons
-from attnzoo.report.bench_rows import cells, growth_cells, parts, quantities
+from attnzoo.report.bench_rows import cells, growth_cells, named, parts, quantities
 from attnzoo.report.csv import plain
 from attnzoo.report.groups import clean
 from attnzoo.report.table import PIPE_WIDTH
@@ -22,8 +22,8 @@ _SHOWN = (
     "matmul_share",
 )  # fmt: skip
 _PLAIN = (
-    "backend", "level", "op", "T", "B", "H", "G", "n_kv_heads", "D", "dtype", "status", "kernel", "flops", "bytes", "bound_ms",
-    "share", "peak_memory_bytes", "process_peak_bytes", "state_bytes", "parameters", "compile_s",
+    "backend", "level", "op", "T", "B", "H", "G", "n_kv_heads", "D", "dtype", "status", "verified", "kernel", "flops", "bytes",
+    "bound_ms", "share", "peak_memory_bytes", "process_peak_bytes", "state_bytes", "parameters", "compile_s",
 )  # fmt: skip
 _TIMING = ("median", "low", "high", "rounds", "first")
 _RATIO = ("to", "median", "low", "high")
@@ -66,7 +66,7 @@ def _table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
     for number, row in enumerate(rows):
         texts = [f"{cell.text} {cell.between}".rstrip() for cell in (column[number] for column in columns)]
         kernel = row.get("kernel") or (row["status"] if row["status"] != "ok" else "–")
-        table.add_row(*(clean(text) for text in (row["T"], row["backend"], *texts, kernel)))
+        table.add_row(*(clean(text) for text in (row["T"], named(row), *texts, kernel)))
     return table
 
 
@@ -107,7 +107,7 @@ def growth_lines(growth: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def regression_lines(regressions: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What `attnzoo.measure.trend.regressions` found, one line each."""
+    """What `attnzoo.measure.trend.regressions` found, one line each, fit for a terminal."""
     lines = []
     for change in regressions:
         where = f"{change['backend']}, {change['op']}"
@@ -117,7 +117,7 @@ def regression_lines(regressions: Sequence[Mapping[str, Any]]) -> list[str]:
         else:
             word = "slower" if change["what"] == "time" else "larger"
             lines.append(f"{where}: {word}, {change['before']:.4g} → {change['after']:.4g} ({change['by']})")
-    return lines
+    return [clean(line) for line in lines]
 
 
 def bench_csv(found: Mapping[str, Any]) -> str:

@@ -82,11 +82,16 @@ def _above(run: str) -> list[str]:
 
 
 def dig(record: Mapping[str, Any], path: str, default: Any = None) -> Any:
-    """``dig(record, "cost.train_step_ms.median")``; ``default`` where a level is missing or None."""
+    """``dig(record, "cost.train_step_ms.median")``; ``default`` where a level is missing or None.
+
+    The last name may itself hold dots, as that of a task may.
+    """
     here: Any = record
-    for name in path.split("."):
-        here = here.get(name) if isinstance(here, Mapping) else None
-    return default if here is None else here
+    while isinstance(here, Mapping) and path not in here and "." in path:
+        name, _, path = path.partition(".")
+        here = here.get(name)
+    found = here.get(path) if isinstance(here, Mapping) else None
+    return default if found is None else found
 
 
 def number(record: Mapping[str, Any], path: str) -> float | None:

@@ -31,10 +31,10 @@ def print_picture(shown: Mapping[str, Any], width: int) -> None:
     """One backend in the terminal, at most ``width`` columns: what is read at all, and how much of it."""
     small, k = pooled(shown["weights"], max((width - 6) // 2, 2))
     left, right = framed(read_blocks(small)), framed(shade_blocks(small))
-    print(headline(shown))
+    print(clean(headline(shown)))
     print(f"{READ:<{len(left[0])}}  {SHADED}")
     print("\n".join(f"{one}  {other}" for one, other in zip(left, right, strict=True)))
-    print("\n".join(notes(shown, k)))
+    print(clean("\n".join(notes(shown, k))))
 
 
 def headline(shown: Mapping[str, Any]) -> str:
@@ -77,7 +77,7 @@ def print_heads(layers: Sequence[Mapping[str, Any]], console: Console | None = N
         table.add_column(f"{title}\n{unit}".rstrip(), justify="right", no_wrap=True)
     for layer in layers:
         for head in layer["heads"]:
-            table.add_row(str(layer["layer"]), str(layer["backend"]), str(head["head"]), *numbers(head))
+            table.add_row(str(layer["layer"]), clean(layer["backend"]), str(head["head"]), *numbers(head))
     console = console or Console()
     if not console.is_terminal:
         console.width = max(console.width, PIPE_WIDTH)

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attnzoo.report.columns import Column
+from attnzoo.report.groups import clean
 from attnzoo.report.rows import Summary, summarise
 
 PIPE_WIDTH = 140  # columns when the output is no terminal, whose width nobody knows
@@ -47,9 +48,9 @@ def print_table(records: Sequence[Mapping[str, Any]], console: Console | None = 
             break
     console.print(table, highlight=False)
     for mark, note in enumerate(notes, 1):
-        console.print(Text.assemble((f"[{mark}] ", "bold"), note), soft_wrap=not console.is_terminal)
+        console.print(Text.assemble((f"[{mark}] ", "bold"), clean(note)), soft_wrap=not console.is_terminal)
     for words in [*_seeds(summary), *summary.remarks]:
-        console.print(Text(words, style="dim"), soft_wrap=not console.is_terminal)
+        console.print(Text(clean(words), style="dim"), soft_wrap=not console.is_terminal)
 
 
 def _table(summary: Summary, dropped: Sequence[str]) -> Table:

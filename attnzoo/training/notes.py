@@ -11,6 +11,7 @@ import torch
 
 from attnzoo.files import finite
 from attnzoo.measure.environment import now, resolve_precision
+from attnzoo.terminal import printable
 from attnzoo.training.config import RunConfig
 from attnzoo.training.folder import RunFolder
 
@@ -99,7 +100,7 @@ def precision_of(cfg: RunConfig, folder: RunFolder, device: str) -> tuple[str, s
 
 
 def say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    print(printable(line), file=sys.stderr, flush=True)
 
 
 def say_how_it_starts(cfg: RunConfig, folder: RunFolder, known: Notes) -> None:

@@ -147,7 +147,8 @@ def test_a_benchmark_as_csv_to_the_letter():
     assert lines[0] == {
         "backend": "a", "level": "model", "op": "train_step", "T": "512", "B": "2", "H": "4", "G": "4", "n_kv_heads": "",
         "D": "16",
-        "dtype": "float32", "status": "ok", "kernel": "k", "flops": "5500000000.0", "bytes": "77", "bound_ms": "1.5",
+        "dtype": "float32", "status": "ok", "verified": "", "kernel": "k", "flops": "5500000000.0", "bytes": "77",
+        "bound_ms": "1.5",
         "share": "0.257",
         "peak_memory_bytes": str(6 * 2**20), "process_peak_bytes": str(8 * 2**20), "state_bytes": str(3 * 2**20),
         "parameters": "7500000.0", "compile_s": "2.25", "ms_median": "10.5", "ms_low": "9.25", "ms_high": "12.0",

@@ -106,6 +106,18 @@ def test_escapes_reach_nobody(records, tmp_path):
         assert not set(text) & set("\x1b\x07\x9b\x00\u202e\u2066")
 
 
+def test_a_task_whose_name_has_a_dot_has_its_column_its_curve_and_its_cell(records):
+    for record in records:
+        for part in ("task_accuracy", "task_chance", "task_curve"):
+            if held := record.get("quality", {}).get(part):
+                record["quality"][part] = {"recall.v2": held["recall"]}
+    table, page, lines = draw(records)
+    assert "recall.v2" in table
+    assert "Accuracy on recall.v2 over tokens" in page
+    assert ">chance</text>" in page
+    assert lines[0]["recall.v2_accuracy"] == records[0]["quality"]["task_accuracy"]["recall.v2"]
+
+
 def test_a_name_of_many_lines_is_one_line(records):
     base = two(records)
     for record in base:
@@ -179,6 +191,9 @@ def test_readers_of_a_record():
         }
     }
     assert (dig(held, "a.b"), dig(held, "a.b.c", 7), dig(held, "z.b")) == (1.5, 7, None)
+    dotted = {"quality": {"task_accuracy": {"copy.v2": 0.5, "copy": {"v2": 0.25}}}}
+    assert dig(dotted, "quality.task_accuracy.copy.v2") == 0.5
+    assert dig(dotted, "quality.task_accuracy.copy.v3", 7) == 7
     assert number(held, "a.b") == 1.5
     assert [number(held, f"a.{name}") for name in ("n", "big", "nan", "list", "z")] == [None] * 5
     assert mapping(held, "a") == held["a"]
