@@ -66,17 +66,17 @@ def spread(subject: Subject, case: Case, rows: Tensor) -> Inputs:
 @conformance_check(quick=True)
 def future_by_change(subject: Subject, name: str, quick: bool) -> Iterator[Result]:
     """Changing every token after any position leaves the outputs up to it bitwise the same and changes later ones."""
-    yield from each(subject, name, _lengths(subject, quick), _suffix)
+    yield from each(subject, name, _lengths(subject, quick), suffix_unread)
     if not quick:
         base = replace(subject.base, batch=1)
         masked = [
             replace(base, n_queries=14, n_keys=14, mask=plan) for plan in PLANS if plan.causal and not plan.prefix
         ]
         far = [replace(one_head(subject), batch=1, n_queries=n, n_keys=n) for n in (300, 1100)]
-        yield from each(subject, name, masked + far, _suffix)
+        yield from each(subject, name, masked + far, suffix_unread)
 
 
-def _suffix(subject: Subject, case: Case) -> None:
+def suffix_unread(subject: Subject, case: Case) -> None:
     rows = rows_to_try(subject, case)
     module, before = subject.build(case), spread(subject, case, rows)
     offset = case.n_keys - case.n_queries

@@ -72,7 +72,7 @@ def _expect_rows(module, case: Case, q, k, v, right) -> None:
 @conformance_check(quick=True)
 def definition(subject: Subject, name: str, quick: bool) -> Iterator[Result]:
     """The output equals the definition, computed in float64, at every length, head layout, head dim and kernel."""
-    yield from each(subject, name, _shapes(subject, quick), _defined)
+    yield from each(subject, name, _shapes(subject, quick), output_agrees)
 
 
 def _shapes(subject: Subject, quick: bool) -> Iterator[Case]:
@@ -103,7 +103,7 @@ def _shapes(subject: Subject, quick: bool) -> Iterator[Case]:
         yield replace(base, n_queries=19, n_keys=19, seed=seed)
 
 
-def _defined(subject: Subject, case: Case) -> None:
+def output_agrees(subject: Subject, case: Case) -> None:
     module, inputs = subject.build(case), subject.inputs(case)
     with torch.no_grad():
         out = module(*inputs)
@@ -118,7 +118,7 @@ def long_inputs(subject: Subject, name: str, quick: bool) -> Iterator[Result]:
     cases = [replace(base, n_queries=n, n_keys=n) for n in (127, 128, 129, 1100)]
     cases += [replace(base, n_queries=n, n_keys=n, mask=plan) for plan in plans for n in (257,)]
     cases += [replace(base, n_queries=70, n_keys=1100, mask=plan, options="own") for plan in plans]
-    yield from each(subject, name, cases, _defined)
+    yield from each(subject, name, cases, output_agrees)
 
 
 @conformance_check()
@@ -133,7 +133,7 @@ def half_precision(subject: Subject, name: str, quick: bool) -> Iterator[Result]
                 replace(base, dim=64),
                 replace(base, heads=4, kv_heads=2, n_queries=9, n_keys=9),
             ]
-            yield from each(subject, name, cases, _defined)
+            yield from each(subject, name, cases, output_agrees)
 
 
 @conformance_check(quick=True)

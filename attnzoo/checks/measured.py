@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from attnzoo.checks.cases import Case, Inputs, make_inputs
-from attnzoo.checks.compare import Failed, InPrecision, Skip, expect_close, expect_unbiased
+from attnzoo.checks.compare import Failed, InPrecision, Skip, expect_close, expect_same, expect_unbiased
 from attnzoo.checks.decoding import decode
 from attnzoo.checks.report import FAILED, PASSED, REFUSED, SKIPPED, Result
 from attnzoo.contract import Attention
@@ -28,6 +29,7 @@ MOST = 160
 DECODED = 3
 
 Rows = Callable[[Attention, Inputs], Tensor]
+T = TypeVar("T")
 
 
 def measured_size(
@@ -36,7 +38,7 @@ def measured_size(
     """Hold a copy of this attention to its definition on one causal input of this size.
 
     Returns:
-        a result each for the output, the gradients (``training``) and decoding, of the check `measured_size`.
+        results of the check `measured_size`: output, gradients and each place in the batch (``training``), decoding.
     """
     module = copy.deepcopy(attention).to(device, dtype).eval()
     chained = module.capabilities.needs_x or not module.capabilities.cross
@@ -49,6 +51,10 @@ def measured_size(
     found = [_attempt("out", said, lambda: _forward(module, inputs, rows, picks, whole))]
     if training:
         found.append(_attempt("gradients", said, lambda: _gradients(module, inputs, rows, picks, whole)))
+    if training and batch > len(rows):
+        found.append(
+            _attempt("batch rows", str(case), lambda: _without_dropout(module, lambda: _rows_alike(module, inputs)))
+        )
     found.append(_attempt("decoding", said, lambda: _decodes(module, inputs, rows, whole)))
     return found
 
@@ -82,10 +88,10 @@ def defined(rows: list[int], picks: list[int], whole: bool) -> Rows:
 def _forward(module: Attention, inputs: Inputs, rows: list[int], picks: list[int], whole: bool) -> None:
     with torch.no_grad():
         out = module(*inputs)[rows][:, :, picks]
-    _expect(module, inputs, out, defined(rows, picks, whole), "out")
+    _expect(module, inputs, [out], defined(rows, picks, whole), "out")
 
 
-def _expect(module: Attention, inputs: Inputs, out: Tensor, right: Rows, what: str) -> None:
+def _expect(module: Attention, inputs: Inputs, outs: list[Tensor], right: Rows, what: str) -> None:
     with torch.no_grad():
         exact, plain = right(copy.deepcopy(module).double(), inputs.double()), None
         try:
@@ -93,9 +99,18 @@ def _expect(module: Attention, inputs: Inputs, out: Tensor, right: Rows, what: s
                 plain = right(module, inputs)
         except RuntimeError:  # such as an operation without a half-precision kernel
             plain = None
-    expect_close(out, exact, plain, what)
-    if out.dtype.itemsize == 2:
-        expect_unbiased(out, exact, plain, what)
+    for out in outs:
+        expect_close(out, exact, plain, what)
+        if out.dtype.itemsize == 2:
+            expect_unbiased(out, exact, plain, what)
+
+
+def _without_dropout(module: Attention, run: Callable[[], T]) -> T:
+    dropout, module.dropout = module.dropout, 0.0
+    try:
+        return run()
+    finally:
+        module.dropout = dropout
 
 
 def _gradients(module: Attention, inputs: Inputs, rows: list[int], picks: list[int], whole: bool) -> None:
@@ -112,11 +127,7 @@ def _gradients(module: Attention, inputs: Inputs, rows: list[int], picks: list[i
         found = torch.autograd.grad((out * weight.to(out)).sum(), list(named.values()), allow_unused=True)
         return dict(zip(named, found, strict=True))
 
-    dropout, module.dropout = module.dropout, 0.0
-    try:
-        own = collect(lambda m, t: m(*t)[rows][:, :, picks], module, inputs)
-    finally:
-        module.dropout = dropout
+    own = _without_dropout(module, lambda: collect(lambda m, t: m(*t)[rows][:, :, picks], module, inputs))
     exact = collect(right, copy.deepcopy(module).double(), inputs.double())
     try:
         with InPrecision(inputs.q.dtype):
@@ -138,13 +149,49 @@ def _decodes(module: Attention, inputs: Inputs, rows: list[int], whole: bool) ->
     if whole:
         inputs = inputs.map(lambda t: t[..., : max(MOST, WHOLE if module.capabilities.cross else 0), :])
     n, batch = inputs.k.shape[2], inputs.k.shape[0]
-    steps = min(DECODED, n - 1)
-    module = module.eval()
+    picks = list(range(n)) if whole else sampled(n)
+    module, outs = module.eval(), []
     with torch.no_grad():
-        cache = module.new_cache(batch, n, device=inputs.q.device, dtype=inputs.q.dtype)
-        chunks = (n - steps, *(1,) * steps)
-        out = decode(module, inputs, chunks, cache)[rows][:, :, n - steps - 1 :]
-    _expect(module, inputs, out, defined(rows, list(range(n - steps - 1, n)), whole), "decoded out")
+        for chunks in decoded_in(n):
+            cache = module.new_cache(batch, n, device=inputs.q.device, dtype=inputs.q.dtype)
+            outs.append(decode(module, inputs, chunks, cache)[rows][:, :, picks])
+    _expect(module, inputs, outs, defined(rows, picks, whole), "decoded out")
+
+
+def decoded_in(n_tokens: int) -> list[tuple[int, ...]]:
+    """Ways to feed T tokens: nearly all at once, a pair and the rest singly; of at most `WHOLE`, also two single ones at each
+    multiple of 32."""
+    steps = min(DECODED, n_tokens - 1)
+    pair = min(2, max(n_tokens - steps - 1, 0))
+    ways = [(n_tokens - steps - pair, *((pair,) if pair else ()), *(1,) * steps)]
+    if 32 < n_tokens <= WHOLE:
+        rest = n_tokens % 32
+        ways.append((*(30, 1, 1) * (n_tokens // 32), *((rest,) if rest else ())))
+    return ways
+
+
+def _rows_alike(module: Attention, inputs: Inputs) -> None:
+    """Another place in the batch changes neither a row's output nor its gradients: no row is taken apart, whichever are held to
+    the definition."""
+    module = module.train()
+    draw = torch.Generator().manual_seed(5)
+    weight = torch.randn(inputs.q.shape[1:3], generator=draw, dtype=torch.float64).to(inputs.q)[..., None]
+
+    def run(given: Inputs) -> dict[str, Tensor]:
+        leaves = given.leaves()
+        out, tensors = module(*leaves), leaves.tensors()
+        found = torch.autograd.grad((out * weight).sum(), list(tensors.values()), allow_unused=True)
+        gradients = {f"d {name}": g for name, g in zip(tensors, found, strict=True) if g is not None}
+        return {"out": out.detach(), **gradients}
+
+    held = run(inputs)
+    moved = run(inputs.map(lambda t: t.roll(1, 0)))
+    size = max(t.abs().max().item() for name, t in held.items() if name != "out")
+    for name, t in held.items():
+        # the same sums: a vector's tail may be rounded apart, gradients summed in another order; 16-bit types by a stored unit
+        scale = t.abs().max().item() if name == "out" else size * max(1.0, inputs.k.shape[2] ** 0.5 / 8)
+        allowed = (2 if t.dtype.itemsize == 2 else 64) * torch.finfo(t.dtype).eps * scale
+        expect_same(moved[name].roll(-1, 0), t, name, allowed, "the same row at the next place of the batch")
 
 
 def _attempt(what: str, said: str, prop: Callable[[], None]) -> Result:

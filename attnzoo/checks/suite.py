@@ -22,7 +22,7 @@ from attnzoo.errors import RequestError, unknown
 
 GROUPS = (
     "definition", "masking", "causality", "decoding", "gradients", "second_order", "heads", "mixed", "parts",
-    "numbers", "layout", "modes", "compiled", "refusal", "cost",
+    "numbers", "layout", "modes", "compiled", "refusal", "far", "cost",
 )  # fmt: skip
 Run = Callable[[Subject, str, bool], Iterator[Result]]
 

@@ -12,7 +12,8 @@ from torch.nn import functional as F
 from attnzoo.contract import Attention, Capabilities
 
 FILES = (
-    "bugs_softmax", "bugs_masks", "bugs_decoding", "bugs_recurrent", "bugs_sparse", "bugs_module", "bugs_far", "bugs_memory",
+    "bugs_softmax", "bugs_masks", "bugs_decoding", "bugs_recurrent", "bugs_sparse", "bugs_module", "bugs_far", "bugs_remote",
+    "bugs_memory",
 )  # fmt: skip
 
 
