@@ -94,7 +94,11 @@ def _against(summary: Summary, x_key: str, y_key: str) -> Plot | None:
     fair = not any(ranking.differ for key in (x_key, y_key) if (ranking := summary.rankings.get(key)))
     front = _front(honest, x.better == "low", y.better == "low") if fair else []
     chart = Chart(f"{y.title} against {x.title}", _axis(x), _axis(y), series, front=front)
-    caption = "Dotted: the rows that no other beats on both axes. " if len(front) > 1 else ""
+    caption = (
+        "Dotted: the rows whose points no other beats on both axes; where whiskers overlap, that is not decided. "
+        if len(front) > 1
+        else ""
+    )
     return _plot(f"{_capital(_name(y))} against {_name(x)}", chart, summary, f"{caption}Whiskers: 95 % intervals.")
 
 

@@ -60,7 +60,7 @@ class Chart:
             first, *rest = [(x(px), y(py)) for px, py in self.front]
             steps = "".join(f"H{px:.1f}V{py:.1f}" for px, py in rest)
             path = f"M{first[0]:.1f} {first[1]:.1f}{steps}"
-            yield f'<path class="front" d="{path}"><title>no row is better on both</title></path>'
+            yield f'<path class="front" d="{path}"><title>no point is better on both</title></path>'
 
 
 def _axes(x_axis: Axis, y_axis: Axis, x: Scale, y: Scale) -> Iterator[str]:

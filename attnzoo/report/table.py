@@ -43,13 +43,14 @@ def print_table(records: Sequence[Mapping[str, Any]], console: Console | None = 
         console.width = max(console.width, PIPE_WIDTH)
     notes = [row.note for row in summary.rows if row.said]
     for count in range(len(_DROPPED) + 1):
-        table = _table(summary, _DROPPED[:count])
+        dropped = _DROPPED[:count]
+        table = _table(summary, dropped)
         if Measurement.get(console, console.options.update(max_width=1000), table).maximum <= console.width:
             break
     console.print(table, highlight=False)
     for mark, note in enumerate(notes, 1):
         console.print(Text.assemble((f"[{mark}] ", "bold"), clean(note)), soft_wrap=not console.is_terminal)
-    for words in [*_seeds(summary), *summary.remarks]:
+    for words in [*_seeds(summary, dropped), *summary.remarks]:
         console.print(Text(clean(words), style="dim"), soft_wrap=not console.is_terminal)
 
 
@@ -92,8 +93,9 @@ def _number(summary: Summary, index: int, column: Column, dropped: Sequence[str]
     return Text(text, style="bold cyan" if best else "dim" if text == "–" else "")
 
 
-def _seeds(summary: Summary) -> list[str]:
+def _seeds(summary: Summary, dropped: Sequence[str]) -> list[str]:
     counts = {len(row.records) for row in summary.rows}
     if len(counts) != 1 or max(counts) < 2:
         return []
-    return [f"{counts.pop()} seeds a row: mean ± half the 95 % interval"]
+    shown = "means" if "±" in dropped else "mean ± half the 95 % interval"
+    return [f"{counts.pop()} seeds a row: {shown}"]

@@ -129,7 +129,10 @@ def test_what_a_plot_leaves_out_is_said(records):
     assert (
         "block_sparse (speed withheld), linear (speed withheld), xformers (refused), flex (refused)." in speed.caption
     )
-    assert "Dotted: the rows that no other beats on both axes." in speed.caption
+    assert (
+        "Dotted: the rows whose points no other beats on both axes; where whiskers overlap, that is not decided."
+        in speed.caption
+    )
     assert (
         "sliding_window: train step 95.3 [92.5, 97.1]" in speed.svg or "sliding_window: train step 95.3 [" in speed.svg
     )

@@ -300,6 +300,21 @@ def test_the_scatter_has_its_axes_and_whiskers(records):
     assert "← bits/byte" in recall
 
 
+def test_equal_factors_are_equal_steps_over_length(records):
+    [record] = [r for r in records if r["attention"] == "exact" and r["seed"] == 0]
+    record["cost"]["length_sweep"] = [
+        {"n_tokens": n, "train_step_ms": ms, "peak_memory_bytes": ms * 2**20}
+        for n, ms in ((256, 1), (512, 10), (1024, 100))
+    ]
+    found = drawn([record])
+    for title in ("Train step over length", "Peak memory over length"):
+        marks = re.findall(r'<circle[^>]* cx="([\d.]+)" cy="([\d.]+)"', found[title].svg)
+        xs, ys = ([float(value) for value in axis] for axis in zip(*marks, strict=True))
+        assert xs[1] - xs[0] == pytest.approx(xs[2] - xs[1], abs=0.2)
+        assert ys[0] - ys[1] == pytest.approx(ys[1] - ys[2], abs=0.2)
+        assert ys[0] > ys[2]
+
+
 def test_cost_over_length_is_in_its_unit_and_needs_two_lengths(records):
     for record in records:
         if record["attention"] == "sdpa":

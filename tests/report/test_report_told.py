@@ -39,6 +39,12 @@ def labels(*records, grouped=True):
         ("swept", {"model.n_layers": 2}, {"model.n_layers": 4}, ["a (model.n_layers=2)", "a (model.n_layers=4)"]),
         ("source", "x", "y", ["a (folder=x)", "a (folder=y)"]),
         ("data", {"sha256": "1" * 20}, {"sha256": "2" * 20}, ["a (data=11111111)", "a (data=22222222)"]),
+        (
+            "quality",
+            {"data": {"sha256": "3" * 9}},
+            {"data": {"sha256": "4" * 9}},
+            ["a (data=33333333)", "a (data=44444444)"],
+        ),
         ("cost", {"parameters": 1}, {"parameters": 2}, ["a", "a #2"]),
         ("quality", {"tokens_seen": 1}, {"tokens_seen": 2}, ["a", "a #2"]),
         ("environment", {"device": "cpu"}, {"device": "cuda"}, ["a", "a #2"]),
@@ -51,6 +57,11 @@ def labels(*records, grouped=True):
 def test_rows_that_differ_in_it_are_apart_and_say_so(key, one, two, told):
     assert labels(bare("a", 0, **{key: one}), bare("a", 1, **{key: two})) == told
     assert labels(bare("a", 0, **{key: one}), bare("a", 1, **{key: one})) == ["a"]
+
+
+def test_the_data_of_the_record_itself_are_named_before_those_of_its_score():
+    both = [bare("a", 0, data={"sha256": n * 9}, quality={"data": {"sha256": "9" * 9}}) for n in "12"]
+    assert labels(*both) == ["a (data=11111111)", "a (data=22222222)"]
 
 
 def test_a_label_names_only_what_tells_its_own_backend_apart():
@@ -184,12 +195,15 @@ def test_styles_of_marks_and_verdicts(records):
 
 
 def test_seeds_are_counted_in_a_column_or_in_a_sentence(records):
-    def printed(some):
-        console = Console(file=io.StringIO(), width=200)
+    def printed(some, width=200):
+        console = Console(file=io.StringIO(), width=width, force_terminal=width < 140, no_color=True)
         print_table(some, console)
         return console.file.getvalue()
 
     assert "3 seeds a row: mean ± half the 95 % interval" in printed(records)
+    narrow = printed(records, 100)  # its numbers go without intervals
+    assert "3 seeds a row: means" in narrow
+    assert "±" not in narrow
     uneven = printed(records[1:])
     assert "seeds a row" not in uneven
     assert " seeds " in uneven
