@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import threading
+from collections.abc import Iterator
+
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
@@ -19,3 +23,15 @@ settings.load_profile("attnzoo")
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _signals() -> Iterator[None]:
+    """What a test does to Ctrl-C and SIGTERM is undone, or a later one would end the whole session."""
+    before = {signum: signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    changed = [signal.Signals(signum).name for signum, handler in before.items() if signal.getsignal(signum) != handler]
+    if threading.current_thread() is threading.main_thread():
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
+    assert not changed, f"this test leaves another handler of {', '.join(changed)} behind"

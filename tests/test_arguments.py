@@ -36,7 +36,7 @@ NOT_ATTENDED = {
     "x": NOT_TENSOR,
 }
 NOT_CACHED = {
-    "batch_size": [*NOT_WHOLE, 0, None],
+    "batch_size": [*NOT_WHOLE, -1, None],
     "max_tokens": [*NOT_WHOLE, 0, None],
     "device": NOT_DEVICE,
     "dtype": NOT_DTYPE,

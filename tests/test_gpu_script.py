@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 ABSENT = ("hydra", "omegaconf", "wandb", "lightning", "rich", "jinja2", "xformers", "transformers", "fla", "flash_attn")
 
 
-STEPS = "check:900:sdpa,sliding_window operators:900:sdpa train:900:sdpa window:900 kernels:900"
+STEPS = "check:900:sdpa,sliding_window check:900 operators:900:sdpa train:900:sdpa window:900 kernels:900"
 
 
 def gpu_sh(out: Path, tmp_path: Path, root: Path = ROOT, **environment: str) -> subprocess.CompletedProcess:
@@ -36,7 +36,7 @@ def read(out: Path) -> dict:
 @pytest.mark.slow
 def test_it_runs_with_the_source_tree_alone(tmp_path, capsys):
     out = tmp_path / "out"
-    done = gpu_sh(out, tmp_path, STEPS=f"{STEPS} check:900 operators:900 train:900 decode:900 growth:900")
+    done = gpu_sh(out, tmp_path, STEPS=f"{STEPS} operators:900 train:900 decode:900 growth:900")
     assert done.returncode == 0, done.stdout + done.stderr
     parts = read(out)
     assert set(parts) == {"check", "operators", "window", "train", "decode", "kernels", "growth"}
@@ -51,10 +51,7 @@ def test_it_runs_with_the_source_tree_alone(tmp_path, capsys):
         statuses = {(row["backend"], row["status"]) for row in parts[part]["rows"]}
         assert ("sliding_window", "ok") in statuses, part
         assert {status for _, status in statuses} <= {"ok", "refused"}, part
-        assert {status for row in parts[part]["rows"] if row["timing"] for status in [row.get("verified")]} <= {
-            True,
-            None,
-        }
+        assert {row["verified"] for row in parts[part]["rows"] if row["timing"] and "verified" in row} == {True}, part
     step, (share,) = parts["train"]["rows"][0], parts["train"]["bars"]
     assert step["tokens_per_s"] > 0
     assert share["ratio"]["median"] == pytest.approx(step["matmul_share"])
@@ -92,7 +89,7 @@ def test_parts_that_hang_or_die_leave_the_others_and_are_made_up_for_later(tmp_p
     parts = read(out)
     statuses = {part: {job["status"] for job in held["jobs"].values()} for part, held in parts.items()}
     assert statuses == {
-        "check": {"failed"}, "operators": {"ok"}, "train": {"not ended"}, "window": {"failed"},
+        "check": {"failed"}, "operators": {"ok"}, "train": {"not ended", "not reached"}, "window": {"failed"},
     }  # fmt: skip
     assert "status 9" in parts["window"]["rows"][0]["reasons"][0] + str(parts["window"]["jobs"])
     timed = [row for part in parts.values() for row in part.get("rows", []) if row["timing"]]

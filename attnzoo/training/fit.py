@@ -124,9 +124,9 @@ def quiet() -> Iterator[None]:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Ctrl-C stays the KeyboardInterrupt it was: Lightning turns it into SystemExit and leaves the key dead."""
+    """Ctrl-C stays the KeyboardInterrupt it was: Lightning turns it into SystemExit, and leaves the key and SIGTERM dead."""
     main = threading.current_thread() is threading.main_thread()
-    handler = signal.getsignal(signal.SIGINT)
+    handlers = {signum: signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     except SystemExit as exit_:
@@ -134,5 +134,5 @@ def interruptible() -> Iterator[None]:
             raise exit_.__context__ from None
         raise
     finally:
-        if main:
-            signal.signal(signal.SIGINT, handler)
+        for signum, handler in handlers.items() if main else ():
+            signal.signal(signum, handler)

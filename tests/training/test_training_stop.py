@@ -23,6 +23,13 @@ from attnzoo.training.stopping import Stopping
 BOTH = pytest.mark.parametrize(("signum", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 
 
+@pytest.fixture(autouse=True)
+def _plain_handlers(_signals):
+    """As in a process of one's own; a worker of pytest may have its own."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
 def at_call(monkeypatch, owner, name, n, action):
     """Before the n-th call of a method, do something."""
     real, calls = getattr(owner, name), []
