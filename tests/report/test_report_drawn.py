@@ -157,6 +157,7 @@ def test_where_the_corners_of_a_marker_are():
     half = 12.5 * math.sqrt(0.5)
     square = [(50 + half, 50 - half), (50 + half, 50 + half), (50 - half, 50 + half), (50 - half, 50 - half)]
     assert sorted(corners(1)) == [pytest.approx(corner, abs=0.06) for corner in sorted(square)]
+    assert len(corners(2)) == len(corners(6)) == 3
     assert corners(2)[0] == (50.0, 36.5)  # a triangle's tip is above
     assert corners(6)[0] == (50.0, 63.5)  # and below where it is turned
     assert corners(3) == [(50.0, 36.5), (63.5, 50.0), (50.0, 63.5), (36.5, 50.0)]
@@ -184,7 +185,10 @@ def test_a_series_draws_its_line_its_points_and_no_more():
     both = Series("a", 0, [(1.0, 2.0)], x_interval=[(0.0, 3.0)], y_interval=[(-1.0, 5.0)])
     assert (both.values(0), both.values(1)) == ([1.0, 0.0, 3.0], [2.0, -1.0, 5.0])
     assert 'd="M0.0 20.0H30.0"' in both.svg(unit, unit)
-    assert 'd="M10.0 -10.0V50.0"' in both.svg(unit, unit)
+    double = Scale(0.0, 10.0, 0.0, 200.0, False, [])
+    assert 'd="M10.0 -20.0V100.0"' in both.svg(unit, double)
+    assert 'd="M0.0 40.0H30.0"' in both.svg(unit, double)
+    assert 'points="10.0,40.0 30.0,80.0"' in lined.svg(unit, double)
 
 
 # ---- axes
@@ -207,6 +211,7 @@ def test_the_margins_of_an_axis():
     assert (one.low, one.high) == pytest.approx((10 / 1.05, 10.5))
     given = Axis("x", ticks=[-5, 0, 5, 50]).scale([0.0, 10.0], 0, 1)
     assert given.ticks == [0, 5]
+    assert Axis("x", limits=(0.0, 1.0), ticks=[0, 1]).scale([0.5], 0, 1).ticks == [0, 1]  # both ends
 
 
 def test_ticks():
@@ -217,6 +222,7 @@ def test_ticks():
     assert log_ticks(0.5, 60.0) == [0.5, 1, 2, 5, 10, 20, 50]
     assert log_ticks(1.0, 1e9) == [1, 100, 1e4, 1e6, 1e8]
     assert log_ticks(1.1, 3.5) == [2]
+    assert log_ticks(1.0, 3.0) == [1, 2]
 
 
 def test_names_beside_points_keep_clear():
@@ -248,6 +254,68 @@ def test_a_leader_runs_to_a_name_that_had_to_move():
     ).svg()
     assert lined.count('class="name') == 1
     assert lined.count("leader") == 1
+
+
+# ---- a whole chart
+
+# y: 308 pixels for 0.88 to 3.12, so 1 is at 322 - 308 * 0.12 / 2.24; x: 455 for -0.24 to 4.24
+CHART = """\
+<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 560 372" class="chart" role="img" aria-label="n&lt;">
+<path class="grid" d="M60 305.5H515.0"/>
+<text class="tick" x="52.0" y="309.5" text-anchor="end">1</text>
+<path class="grid" d="M60 30.5H515.0"/>
+<text class="tick" x="52.0" y="34.5" text-anchor="end">3</text>
+<path class="grid" d="M84.4 322V14"/>
+<text class="tick" x="84.4" y="340.0" text-anchor="middle">0</text>
+<path class="grid" d="M490.6 322V14"/>
+<text class="tick" x="490.6" y="340.0" text-anchor="middle">4</text>
+<path class="axis" d="M60 322H515.0"/>
+<text class="title" x="287.5" y="362.0" text-anchor="middle">← x</text>
+<g transform="translate(15 168.0) rotate(-90)">
+<text class="title" x="0.0" y="0.0" text-anchor="middle">y →</text>
+</g>
+<path class="level" d="M60.0 236.8H515.0"/>
+<text class="note" x="511.0" y="249.8" text-anchor="end">chance</text>
+<g class="series c0">
+<polyline class="line" points="84.4,305.5 490.6,168.0"/>
+<circle class="mark" cx="84.4" cy="305.5" r="3.2">
+</circle>
+<circle class="mark" cx="490.6" cy="168.0" r="3.2">
+</circle>
+</g>
+<g class="series c1">
+<polyline class="line" points="84.4,30.5 389.1,154.2" stroke-dasharray="7 3"/>
+<path class="mark" d="M87.2 27.7L87.2 33.3L81.5 33.3L81.5 27.7Z">
+</path>
+<path class="mark" d="M391.9 151.4L391.9 157.1L386.2 157.1L386.2 151.4Z">
+</path>
+</g>
+<path class="leader" d="M394.1 154.2L525.0 154.2"/>
+<text class="name c1" x="528.0" y="158.2">two</text>
+<path class="leader" d="M495.6 168.0L525.0 168.2"/>
+<text class="name c0" x="528.0" y="172.2">one</text>
+</svg>
+"""
+
+
+def test_a_chart_to_the_letter():
+    chart = Chart(
+        "n<",
+        Axis("x", better="low", ticks=[0.0, 4.0]),
+        Axis("y", better="high", ticks=[1.0, 3.0]),
+        [Series("one", 0, [(0.0, 1.0), (4.0, 2.0)]), Series("two", 1, [(0.0, 3.0), (3.0, 2.1)])],
+        levels=[(1.5, "chance")],
+    )
+    assert chart.svg().replace("><", ">\n<").splitlines() == CHART.splitlines()
+
+
+def test_names_and_front_of_points():
+    series = [Series("one", 0, [(1.0, 8.0)], line=False), Series("two", 2, [(3.0, 6.0)], line=False)]
+    svg = Chart("d", Axis("x"), Axis("y"), series, front=[(1.0, 8.0), (3.0, 6.0)]).svg()
+    assert '<path class="front" d="M85.8 30.5H516.2V305.5"><title>no point is better on both</title></path>' in svg
+    assert '<text class="name c0" x="95.8" y="34.5">one</text>' in svg
+    assert '<text class="name c2" x="526.2" y="309.5">two</text>' in svg
+    assert 'd="M516.2 298.8L522.0 308.9L510.3 308.9Z"' in svg
 
 
 # ---- plots
@@ -292,6 +360,15 @@ def test_the_scatter_has_its_axes_and_whiskers(records):
     assert "← train step, ms" in svg
     assert "← bits/byte" in svg
     assert svg.count('class="whisker"') == 2 * 5
+    sdpa = re.search(r'<g class="series c1">(.*?)</g>', svg)[1]
+    across, along = re.search(r"M([\d.]+) [\d.]+H([\d.]+)", sdpa), re.search(r"M[\d.]+ ([\d.]+)V([\d.]+)", sdpa)
+    mark = [
+        tuple(map(float, corner))
+        for corner in re.findall(r"(?:M|L)([\d.]+) ([\d.]+)", re.search(r'mark" d="([^"]*)', sdpa)[1])
+    ]
+    x, y = (sum(values) / 4 for values in zip(*mark, strict=True))
+    assert float(across[1]) < x < float(across[2])
+    assert float(along[1]) > y > float(along[2])
     memory = drawn(records)["Bits/byte against peak memory"].svg
     assert "← peak memory, MiB" in memory
     assert memory.count('class="whisker"') == 7  # of the quality alone

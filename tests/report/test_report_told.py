@@ -64,6 +64,14 @@ def test_the_data_of_the_record_itself_are_named_before_those_of_its_score():
     assert labels(*both) == ["a (data=11111111)", "a (data=22222222)"]
 
 
+def test_the_order_of_options_and_an_empty_setting_set_nothing_apart():
+    one, two = {"options": {"a": 1, "b": 2}, "swept": {}}, {"options": {"b": 2, "a": 1}, "swept": None}
+    assert labels(bare("a", 0, **one), bare("a", 1, **two)) == ["a"]
+    assert labels(bare("a", 0, **one), bare("a", 1, options={"a": 1})) == [
+        'a (options={"a": 1, "b": 2})', 'a (options={"a": 1})',
+    ]  # fmt: skip
+
+
 def test_a_label_names_only_what_tells_its_own_backend_apart():
     mixed = [
         bare("a", kernel_requested="auto"),
@@ -87,6 +95,10 @@ def test_a_cell_without_a_record_joins_what_it_could_be_of():
     first, second = bare("a", 0, kernel_requested="auto"), bare("a", 0, kernel_requested="flash")
     assert groups_of([lost, first, second]) == [[lost, first], [second]]
     assert groups_of([lost, bare("a", 1), first]) == [[lost, first], [bare("a", 1)]]
+    narrow, wide = bare("a", 0, swept={"k": 1, "l": 1}), bare("a", 0, swept={"k": 2})
+    assert groups_of([lost | {"swept": {"l": 1, "k": 1}}, wide, narrow]) == [
+        [lost | {"swept": {"l": 1, "k": 1}}, narrow], [wide],
+    ]  # fmt: skip
     assert groups_of([lost, bare("b")]) == [[lost], [bare("b")]]
     assert groups_of([bare("a", 0, planned=True), bare("a", 1, planned=False)]) == [
         [bare("a", 0, planned=True)], [bare("a", 1, planned=False)],
