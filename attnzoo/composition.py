@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from attnzoo import groups
+from attnzoo.config_source import limited_scheme
 from attnzoo.errors import RequestError
 from attnzoo.training.config import CompareConfig, RunConfig, SweepConfig
 
@@ -59,7 +60,8 @@ def compose_plain(kind: str, overrides: list[str], folders: Sequence[Path]) -> d
     for name in set(groups.choices("attention", folders)) - set(groups.presets("attention", folders)):
         store.store(name, {"name": name}, group="attention")  # a plugin's defaults are filled in once it is chosen
     if folders:
-        overrides = [*overrides, f"hydra.searchpath=[{','.join(f'file://{folder}' for folder in folders)}]"]
+        places = ",".join(f"{limited_scheme()}://{folder}" for folder in folders)
+        overrides = [*overrides, f"hydra.searchpath=[{places}]"]
     try:
         with (
             _without_environment(),
@@ -98,11 +100,12 @@ def parse_overrides(overrides: Sequence[str], found: list[str]) -> list[Any]:
 
 
 def as_written(override: Any, cls: type[RunConfig]) -> Any:
-    """The override with the value of a text key as it was written: Hydra reads 83e1012 as infinity and 0x10 as 16.
+    """The override with a text (or a group's choice) as it was written: Hydra reads 83e1012 as infinity and 0x10 as 16.
 
     ``null`` stays nothing, for keys that may have no value.
     """
-    if override.is_sweep_override() or not groups.holds_text(override.key_or_group, cls):
+    name = override.key_or_group
+    if override.is_sweep_override() or not (name in groups.GROUPS or groups.holds_text(name, cls)):
         return override
     key, _, raw = override.input_line.partition("=")
     value = override.value()

@@ -8,6 +8,7 @@ import os
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +136,8 @@ def read_json(path: str | os.PathLike[str]) -> Any:
 
 def read_yaml(path: str | os.PathLike[str]) -> Any:
     """The content of a YAML file from anywhere, within the limits of `read_json`. Aliases, by which a few bytes stand for
-    gigabytes, are refused: nothing here writes them.
+    gigabytes, are refused: nothing here writes them. A number that is not spelt as one is written here (0x10, 1_000, 1:30)
+    stays a text: it may be a name, and where a number is asked for it is refused or read as Python reads it.
 
     Raises:
         FileNotFoundError: there is none.
@@ -152,13 +154,30 @@ def read_yaml(path: str | os.PathLike[str]) -> Any:
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > DEEPEST:
                 raise RequestError(_too_deep(path))
-        return yaml.safe_load(text)
+        return yaml.load(text, Loader=_yaml_loader())
     except (ValueError, yaml.YAMLError) as error:  # also a date that is none, and text that is no UTF-8
         if isinstance(error, RequestError):
             raise
         raise RequestError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
     except RecursionError:
         raise RequestError(_too_deep(path)) from None
+
+
+@cache
+def _yaml_loader() -> Any:
+    """PyYAML's safe loader; numbers in another spelling than `yaml.safe_dump`'s stay as they are written."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        def number(self, node: yaml.ScalarNode) -> int | float | str:
+            kind = node.tag.rpartition(":")[2]
+            value = self.construct_yaml_int(node) if kind == "int" else self.construct_yaml_float(node)
+            spelt = {str(value), str(value).replace("e", ".0e")}
+            return value if node.value in spelt or node.value.lower().lstrip("+-") in (".inf", ".nan") else node.value
+
+    for kind in ("int", "float"):
+        Loader.add_constructor(f"tag:yaml.org,2002:{kind}", Loader.number)
+    return Loader
 
 
 def _read_text(path: str | os.PathLike[str], missing_ok: bool = False) -> str:

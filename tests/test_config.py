@@ -261,6 +261,17 @@ def test_faults_of_files_are_plain_too(tmp_path: Path) -> None:
     assert "no such folder" in faults("train", folders=[tmp_path / "nowhere"], load_backends=False)[0]
 
 
+def test_files_of_ones_own_folder_are_read_within_limits_and_their_texts_stay(tmp_path: Path) -> None:
+    bomb = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{','.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 9))
+    for name, text in {"bomb": bomb, "deep": f"a: {'[' * 3000}{']' * 3000}\n"}.items():
+        write(tmp_path / f"logger/{name}.yaml", text)
+        (fault,) = faults("train", f"logger={name}", folders=[tmp_path], load_backends=False)
+        assert {"bomb": "aliases", "deep": "levels deep"}[name] in fault
+    write(tmp_path / "logger/inf.yaml", "name: mine\ngroup: 83e1012\nproject: 0x10\n")
+    cfg = compose("train", ["logger=inf"], folders=[tmp_path], load_backends=False)
+    assert (cfg.logger.group, cfg.logger.project) == ("83e1012", "0x10")
+
+
 def test_a_configuration_made_by_hand_is_validated_the_same_way() -> None:
     cfg = RunConfig(AttentionConfig("linear", {}), seed=-1)
     cfg.model.n_heads = 7

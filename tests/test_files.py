@@ -111,3 +111,9 @@ def test_what_is_deeper_than_python_can_count_is_one_clear_error(tmp_path):
     (tmp_path / "deep").write_text("[" * 100_000)
     with pytest.raises(RequestError, match=r"levels|not JSON"):
         files.read_json(tmp_path / "deep")
+
+
+def test_a_number_spelt_unlike_ours_stays_a_text(tmp_path):
+    (tmp_path / "x").write_text("[83e1012, 0x10, 1_000, 1:30, 010, 1.50, 7, -2, 0.5, 1.0e-05, .inf, true, null]")
+    kept = ["83e1012", "0x10", "1_000", "1:30", "010", "1.50", 7, -2, 0.5, 1e-05, float("inf"), True, None]
+    assert files.read_yaml(tmp_path / "x") == kept
