@@ -21,7 +21,7 @@ from typing import Any
 from attnzoo import groups
 from attnzoo.commands import add_device, add_json, flags, names_and_options, print_json
 from attnzoo.errors import RequestError, unknown_backend
-from attnzoo.files import check_writable, read_json, write_json_atomic, write_text_atomic
+from attnzoo.files import check_writable, write_json_atomic, write_text_atomic
 from attnzoo.redact import redacted
 
 PEERS = "peers"
@@ -147,8 +147,10 @@ def _places(arguments: Namespace) -> dict[str, list[str]]:
 
 def _older(path: str) -> dict[str, Any]:
     """What an earlier bench wrote."""
-    old = read_json(path)
-    if not isinstance(old, dict) or not isinstance(old.get("rows"), list):
+    from attnzoo.report.bench_file import read_bench
+
+    old = read_bench(path)
+    if old is None or old.get("rows") is None:
         raise RequestError(f"{path} holds no benchmark", ["--against takes the bench.json that --out wrote"])
     return old
 

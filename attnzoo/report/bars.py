@@ -46,9 +46,9 @@ def _line(bar: Mapping[str, Any]) -> Line:
     limit = bar.get("limit")  # older records have none
     return Line(
         work=f"{bar['work']}{state}", ours=_figure(bar["ours"], bar["quantity"]),
-        other=_figure(bar["peer"], bar["quantity"]), ratio=_ratio(bar["ratio"]),
-        bar=f"{bar['bar']:.2f} ×" if bar["bar"] else "–", verdict=bar["verdict"],
-        at_most=_ratio(bar["at_most"]) if limit else "", limit=_figure(limit, bar["quantity"]) if limit else "",
+        other=_figure(bar["peer"], bar["quantity"]), ratio=_ratio(bar.get("ratio")),
+        bar=f"{bar['bar']:.2f} ×" if bar.get("bar") else "–", verdict=bar["verdict"],
+        at_most=_ratio(bar.get("at_most")) if limit else "", limit=_figure(limit, bar["quantity"]) if limit else "",
     )  # fmt: skip
 
 

@@ -66,7 +66,7 @@ def _table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
     for number, row in enumerate(rows):
         texts = [f"{cell.text} {cell.between}".rstrip() for cell in (column[number] for column in columns)]
         kernel = row.get("kernel") or (row["status"] if row["status"] != "ok" else "–")
-        table.add_row(*(clean(text) for text in (row["T"], named(row), *texts, kernel)))
+        table.add_row(*(clean(text) for text in (row.get("T"), named(row), *texts, kernel)))
     return table
 
 
@@ -77,7 +77,7 @@ def _print_bars(bars: Sequence[Mapping[str, Any]], console: Console) -> None:
         if line.work != last:
             console.print(clean(line.work), highlight=False, markup=False, soft_wrap=True)
         last = line.work
-        judged = f"bar {line.bar}: {line.verdict}" if bar["bar"] else line.verdict
+        judged = f"bar {line.bar}: {line.verdict}" if bar.get("bar") else line.verdict
         text = f"  {line.ours}; {line.other}; {line.ratio}, {judged}"
         console.print(clean(text), highlight=False, markup=False, soft_wrap=True)
         if line.limit:
@@ -90,7 +90,7 @@ def _print_bars(bars: Sequence[Mapping[str, Any]], console: Console) -> None:
 def compile_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """What the first call of each compiled contestant took beyond a later one; no time in the table includes it."""
     return [
-        f"{row['backend']}, {row['op']}, T {row['T']}: {row['compile_s']:.1f} s to compile"
+        f"{row['backend']}, {row['op']}, T {row.get('T')}: {row['compile_s']:.1f} s to compile"
         for row in rows
         if row.get("compile_s") is not None
     ]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from attnzoo.errors import RequestError
-from attnzoo.files import read_json
+from attnzoo.report.bench_file import read_bench
 from attnzoo.report.bench_html import write_bench_report
 from attnzoo.report.bench_table import print_bench
 from attnzoo.report.groups import clean
@@ -17,11 +17,11 @@ def find_benches(place: Path) -> dict[Path, dict[str, Any]]:
     """The JSON files at or directly in ``place`` that hold a benchmark's rows or a list of checks, in order of name.
 
     Raises:
-        RequestError: a file that was named holds neither.
+        RequestError: a file that was named holds neither, or one has fields that cannot be.
     """
     paths = [place] if place.is_file() else sorted(place.glob("*.json"))
-    read = {path: read_json(path) for path in paths if path.suffix == ".json"}
-    found = {path: held for path, held in read.items() if isinstance(held, dict) and {"rows", "checks"} & set(held)}
+    read = {path: read_bench(path) for path in paths if path.suffix == ".json"}
+    found = {path: held for path, held in read.items() if held is not None}
     if place.is_file() and not found:
         raise RequestError(f"{place} holds no benchmark", ["a benchmark's JSON has rows, a list of checks has checks"])
     return found
@@ -34,7 +34,7 @@ def show_benches(found: Mapping[Path, Mapping[str, Any]]) -> list[Path]:
         machine = held.get("machine") or {}
         names = ("device_name", "dtype", "torch", "git_commit")
         print(clean(f"{path.stem}: " + ", ".join(str(machine[n]) for n in names if machine.get(n))))
-        if "rows" in held:
+        if held.get("rows") is not None:
             print_bench(held)
             pages.append(write_bench_report(held, path.with_suffix(".html")))
         for line in check_lines(held.get("checks") or ()):

@@ -329,3 +329,28 @@ def test_what_a_backend_refuses_is_reported_as_refused(monkeypatch):
     (result,) = [r for r in report.results if r.check == "documents_isolated"]
     assert result.status == REFUSED
     assert "'documents'" in result.detail
+
+
+def test_a_kink_in_the_way_of_one_direction_is_no_wrong_second_derivative(monkeypatch):
+    """A rule whose slope has kinks fails along one direction of many; what is wrong fails along every one."""
+    from attnzoo.checks import model_gradients as checks
+    from attnzoo.checks.compare import Failed
+    from attnzoo.checks.model_properties import Model
+
+    torch.manual_seed(0)
+    fn = torch.nn.Sequential(torch.nn.Embedding(5, 4), torch.nn.Linear(4, 5))
+    real, wrong = checks._compared, []
+
+    def compared(gradient, way, at):
+        found = real(gradient, way, at)
+        return (found[0] + 1.0, *found[1:]) if len(wrong) < due and not wrong.append(1) else found
+
+    monkeypatch.setattr(checks, "_compared", compared)
+    for due in (1, 6):
+        wrong.clear()
+        subject = Model(fn, 5, torch.device("cpu"), torch.Generator().manual_seed(0))
+        if due == 1:
+            assert checks.model_second_derivative(subject)
+        else:
+            with pytest.raises(Failed):
+                checks.model_second_derivative(subject)
