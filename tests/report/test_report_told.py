@@ -168,6 +168,9 @@ def test_the_remarks_name_the_columns_and_the_rows(records):
     assert not any("perplexity" in words for words in said)  # in the CSV alone
     assert summary.best_in(summary.rows[4]) == [key for key, n in summary.best.items() if n == 4]
     assert "val_bits_per_byte" in summary.best_in(summary.rows[4])
+    for record in records:
+        record["planned"] = record["attention"] != "flex"
+    assert summarise(records).remarks[-1] == said[-1]  # a row without numbers has none to rank
 
 
 # ---- the terminal
@@ -261,6 +264,15 @@ def test_findings_name_the_winner_or_say_why_there_is_none(records):
         "best on text", "best on recall", "fastest training step", "fastest decoding", "least training memory",
     }  # fmt: skip
     assert found["least training memory"] == ("mqa", "104 MiB")
+    for record in records:
+        for key, name in (("decode_ms_per_token", "gqa"), ("prefill_ms", "exact")):
+            if record.get("cost"):
+                fast = 0.5 if record["attention"] == name else 2.0
+                ratio = {"median": fast, "low": 0.98 * fast, "high": 1.02 * fast}
+                record["cost"][key] |= {part: 5 * value for part, value in ratio.items()}
+                record["cost"][key]["ratio"] = {"to": "sdpa", **ratio}
+    found = {item["name"]: item["who"] for item in _findings(summarise(records))}
+    assert found["fastest decoding"] == "gqa"
 
 
 def test_a_sample_is_that_of_its_row():
