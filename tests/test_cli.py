@@ -15,7 +15,7 @@ from attnzoo.completion import complete, script
 from attnzoo.errors import AttnzooError, RequestError
 
 HEAVY = {"torch", "lightning", "wandb", "xformers", "matplotlib", "hydra", "yaml", "rich", "torch._dynamo", "sympy"}
-QUICK = ["experiment=tiny", "measure=none", "trainer.max_steps=2"]
+QUICK = ["experiment=tiny", "trainer.precision=fp32", "measure=none", "trainer.max_steps=2"]
 
 
 def attnzoo(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:

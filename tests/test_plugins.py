@@ -115,7 +115,7 @@ def test_a_misspelt_plugin_is_recognised(site: Path) -> None:
 
 
 def test_a_plugin_trains(site: Path) -> None:
-    quick = ["experiment=tiny", "measure=none", "trainer.max_steps=2", "run_dir=run"]
+    quick = ["experiment=tiny", "trainer.precision=fp32", "measure=none", "trainer.max_steps=2", "run_dir=run"]
     done = attnzoo(site, "train", "attention=average", *quick)
     assert done.returncode == 0, done.stderr
     record = json.loads((site / "run" / "record.json").read_text())

@@ -70,8 +70,8 @@ def test_the_plugin_is_listed_checked_and_compared(installed, tmp_path):
     checked = attnzoo(installed, "check", "relu_power", "--quick", cwd=tmp_path)
     assert checked.returncode == 0, checked.stdout + checked.stderr
     compared = attnzoo(
-        installed, "compare", "experiment=tiny", "backends=[sdpa,relu_power]", "run_dir=out", "probe=none",
-        "options.relu_power.power=3", "measure.memory=false", cwd=tmp_path,
+        installed, "compare", "experiment=tiny", "trainer.precision=fp32", "backends=[sdpa,relu_power]", "run_dir=out",
+        "probe=none", "options.relu_power.power=3", "measure.memory=false", cwd=tmp_path,
     )  # fmt: skip
     assert compared.returncode == 0, compared.stdout + compared.stderr
     assert "relu_power" in compared.stdout

@@ -18,7 +18,14 @@ from attnzoo.comparison.plan import plan, write_plan
 from attnzoo.errors import RequestError
 from attnzoo.lock import locked
 
-TINY = ["experiment=tiny", "probe=none", "measure.memory=false", "measure.lengths=[8,16]", "logger=disabled"]
+TINY = [
+    "experiment=tiny",
+    "trainer.precision=fp32",
+    "probe=none",
+    "measure.memory=false",
+    "measure.lengths=[8,16]",
+    "logger=disabled",
+]
 
 
 def tiny(folder: Path, *more: str):

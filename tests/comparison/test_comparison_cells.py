@@ -75,7 +75,8 @@ if __name__ == "__main__":
 @pytest.fixture(scope="module")
 def composed():
     return attnzoo.compose(
-        "compare", ["experiment=tiny", "backends=[sdpa,exact,linear]", "seeds=[3,5]", "logger=disabled"]
+        "compare",
+        ["experiment=tiny", "backends=[sdpa,exact,linear]", "trainer.precision=fp32", "seeds=[3,5]", "logger=disabled"],
     )
 
 

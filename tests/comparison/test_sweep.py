@@ -15,7 +15,14 @@ from attnzoo.comparison.sweep import expand, plan_sweep
 from attnzoo.errors import RequestError
 from attnzoo.report import find_records, summarise
 
-TINY = ["experiment=tiny", "measure.memory=false", "measure.lengths=[]", "logger=disabled", "trainer.max_steps=2"]
+TINY = [
+    "experiment=tiny",
+    "trainer.precision=fp32",
+    "measure.memory=false",
+    "measure.lengths=[]",
+    "logger=disabled",
+    "trainer.max_steps=2",
+]
 
 
 def words(*overrides: str) -> list[list[str]]:

@@ -17,7 +17,14 @@ from attnzoo.training.config import RunConfig
 from attnzoo.training.probe import probe_config
 
 OPTIONS = {"near": {"name": "sliding_window", "window": 5}, "linear": {"chunk": 8}, "gla": {"chunk": 8, "rank": 4}}
-TINY = ["experiment=tiny", "probe=none", "measure.memory=false", "measure.timing=false", "logger=disabled"]
+TINY = [
+    "experiment=tiny",
+    "trainer.precision=fp32",
+    "probe=none",
+    "measure.memory=false",
+    "measure.timing=false",
+    "logger=disabled",
+]
 
 
 def hybrid(*pattern: str, n_layers: int = 4, **settings) -> RunConfig:

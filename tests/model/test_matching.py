@@ -61,7 +61,14 @@ def test_other_sizes_drop_what_was_said_in_numbers():
 
 
 def test_the_record_and_the_tables_say_so(tmp_path):
-    tiny = ["experiment=tiny", "probe=none", "measure.memory=false", "measure.timing=false", "logger=disabled"]
+    tiny = [
+        "experiment=tiny",
+        "trainer.precision=fp32",
+        "probe=none",
+        "measure.memory=false",
+        "measure.timing=false",
+        "logger=disabled",
+    ]
     cfg = attnzoo.compose("train", [*tiny, "attention=mqa", "model.match_parameters=sdpa", f"run_dir={tmp_path}"])
     record = attnzoo.train(cfg)
     assert record.model.match_parameters == "sdpa"

@@ -185,7 +185,14 @@ def test_an_unknown_projection_names_the_nearest():
 
 
 def test_a_run_records_the_latents_size(tmp_path):
-    tiny = ["experiment=tiny", "probe=none", "measure.memory=false", "measure.timing=false", "logger=disabled"]
+    tiny = [
+        "experiment=tiny",
+        "trainer.precision=fp32",
+        "probe=none",
+        "measure.memory=false",
+        "measure.timing=false",
+        "logger=disabled",
+    ]
     sizes = {}
     for name in ("sdpa", "mla"):
         record = attnzoo.train(attnzoo.compose("train", [*tiny, f"attention={name}", f"run_dir={tmp_path / name}"]))
