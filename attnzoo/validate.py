@@ -138,7 +138,9 @@ def check_extension(q: Tensor, k: Tensor, v: Tensor, cache: Any, mask: Mask) -> 
 
 def _inner(cache: Any) -> Iterator[Any]:
     """The caches that a cache is made of."""
-    for part in getattr(cache, "__dict__", {}).values():
+    for name, part in getattr(cache, "__dict__", {}).items():
+        if name == "length":  # to look at it would make a graph of its own for every length
+            continue
         if not isinstance(part, (Tensor, int)) and hasattr(part, "length"):
             yield part
 
