@@ -52,6 +52,12 @@ def plain(value: Any) -> Any:
     return value
 
 
+def _required(cls: type) -> list[str]:
+    """The fields of a dataclass that have no default."""
+    none = dataclasses.MISSING
+    return [f.name for f in dataclasses.fields(cls) if f.default is none and f.default_factory is none]
+
+
 def _convert(hint: Any, value: Any, path: str, faults: list[str]) -> Any:
     """The value as the annotated type; appends to ``faults`` where it is something else."""
     if hint is Any:
@@ -62,6 +68,8 @@ def _convert(hint: Any, value: Any, path: str, faults: list[str]) -> Any:
         hint = next(kind for kind in get_args(hint) if kind is not type(None))
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         arguments, found = read(hint, value, f"{path}.")
+        if isinstance(value, Mapping):
+            found += [f"{path}.{name} is missing" for name in _required(hint) if name not in value]
         faults.extend(found)
         return None if found else hint(**arguments)
     base = get_origin(hint) or hint

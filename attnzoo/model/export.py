@@ -13,7 +13,7 @@ import torch
 
 import attnzoo
 from attnzoo import registry
-from attnzoo.arguments import demand, having, instance, path
+from attnzoo.arguments import demand, having, instance, path, seed, whole
 from attnzoo.data.tokenizer import Tokenizer, tokenizer_from_state
 from attnzoo.errors import RequestError, unknown
 from attnzoo.files import json_text, read_json, write_folder_atomic
@@ -122,6 +122,7 @@ def _recipe(config: Mapping[str, Any], file: Path) -> Recipe:
     faults += [f"{name} is missing" for name in names if name not in config]
     if config.get("dtype") not in DTYPES:
         faults.append(unknown("dtype", str(config.get("dtype")), DTYPES))
+    faults += whole("vocab_size", recipe.get("vocab_size", 1), 1) + seed("seed", recipe.get("seed", 0))
     if faults:
         raise RequestError(f"{file} cannot be used", faults)
     return Recipe(**recipe)

@@ -15,7 +15,7 @@ from torch import nn
 
 from attnzoo.errors import RequestError
 from attnzoo.files import write_bytes_atomic
-from attnzoo.model.config import ModelConfig, PositionsConfig
+from attnzoo.model.config import ModelConfig, PositionsConfig, parameter_number
 
 
 def save_weights(model: nn.Module, path: Path, metadata: dict[str, str] | None = None) -> None:
@@ -52,6 +52,7 @@ def check_sizes(model: ModelConfig, positions: PositionsConfig, vocab_size: int,
         f"positions.max_tokens={positions.max_tokens}": (
             positions.max_tokens * model.d_model if positions.name == "learned" else 0
         ),
+        f"model.match_parameters={model.match_parameters}": (parameter_number(model.match_parameters) or 0) / 2,
         f"positions.buckets={positions.buckets}": positions.buckets if positions.name == "relative" else 0,
     }
     why = [f"{setting}: more than the {held} numbers of the file" for setting, n in needed.items() if n > held]

@@ -116,3 +116,25 @@ def test_sizes_that_the_weights_do_not_hold_are_refused_before_they_are_allocate
     with pytest.raises(RequestError) as caught:
         attnzoo.load(tmp_path / "out")
     assert f"model.{next(iter(change))}=" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"vocab_size": -1}, "vocab_size=-1"),
+        ({"seed": 10**30}, "seed="),
+        ({"attention": {}}, "attention.name is missing"),
+        ({"attention": {"name": "sdpa"}}, "attention.options is missing"),
+        ({"model": {"match_parameters": "1e308"}}, "match_parameters=1e308: more than the"),
+    ],
+)
+def test_settings_that_no_weights_could_have_are_refused_before_anything_is_made(tmp_path, change, said):
+    cfg = attnzoo.compose("train", ["attention=sdpa", "model.n_layers=1", "model.d_model=16", "model.n_heads=2"])
+    folder = tmp_path / "model"
+    attnzoo.export(attnzoo.build_model(cfg), folder)
+    config = json.loads((folder / "config.json").read_text())
+    for key, value in change.items():
+        config[key] = {**config[key], **value} if key == "model" else value
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(RequestError, match=said):
+        attnzoo.load(folder)
