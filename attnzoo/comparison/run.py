@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from attnzoo import processes
 from attnzoo.arguments import demand, instance
@@ -16,13 +17,14 @@ from attnzoo.comparison.children import call_alone
 from attnzoo.comparison.plan import Cell, Plan, plan, write_plan, write_time
 from attnzoo.comparison.rounds import all_rounds
 from attnzoo.comparison.texts import with_texts
-from attnzoo.errors import AttnzooError, RequestError
+from attnzoo.errors import AttnzooError, RequestError, Stopped
 from attnzoo.lock import locked
 from attnzoo.measure.record import Record
 from attnzoo.report import write_report
 from attnzoo.terminal import printable
 from attnzoo.training.config import CompareConfig
 from attnzoo.training.init_from import identified
+from attnzoo.training.stopping import Stopping
 from attnzoo.training.together import process_faults
 from attnzoo.training.validation import faults, machine_faults
 
@@ -60,11 +62,12 @@ def carry_out(plan: Plan, *, started: float | None = None) -> list[Record]:
     Raises:
         RequestError: the folder is in use or cannot be written. Nothing has been started.
         AttnzooError: the timing rounds failed; everything else is done and written.
+        Stopped: by Ctrl-C or SIGTERM, after the running cells had written what they had.
     """
     folder = plan.folder
     if several := process_faults():
         raise RequestError("this comparison cannot be started", several)
-    with locked(folder):
+    with locked(folder), stoppable(folder):
         plan = with_texts(plan)
         cells = plan.cells
         write_plan(plan)
@@ -95,6 +98,16 @@ def carry_out(plan: Plan, *, started: float | None = None) -> list[Record]:
         if cell.swept:
             record["swept"] = cell.swept  # as the report has it from the plan
     return records
+
+
+@contextmanager
+def stoppable(folder: Path) -> Iterator[None]:
+    """Ctrl-C and SIGTERM stop the running cells, which write their checkpoints and records, and say how to go on."""
+    try:
+        with Stopping().listening():
+            yield
+    except Stopped as stop:
+        raise Stopped(stop.signum, f"{folder}: {stop}; the same command goes on from there") from None
 
 
 @contextmanager
