@@ -106,7 +106,8 @@ def expect_unbiased(actual: Tensor, exact: Tensor, plain: Tensor | None, what: s
     the sum, a factor does not, and hides within what a half type may lose of each number.
 
     The factor is that of least squares, ⟨actual, exact⟩ / ⟨exact, exact⟩. Allowed beside 1: `MULTIPLE` times the sum of what the
-    plain computation's is off, of one rounding, and of what errors as large as its largest come to over N numbers, σ / √N.
+    plain computation's is off, of one rounding, and of what errors as large as its largest come to over N numbers, σ / √N; and
+    what numbers below the type's smallest normal one lose, which have no relative precision (float16: 6e-5).
     """
     exact, size = exact.detach().double(), exact.double().norm().item()
     if exact.numel() < 2 or size == 0:
@@ -116,6 +117,7 @@ def expect_unbiased(actual: Tensor, exact: Tensor, plain: Tensor | None, what: s
     if plain is not None and plain.isfinite().all():
         off, lost = _factor(plain, exact) - 1, (plain.detach().double() - exact).abs().max().item()
     allowed = MULTIPLE * (abs(off) + unit + (lost + unit * max(scale, exact.abs().max().item())) / size)
+    allowed += torch.finfo(actual.dtype).tiny * exact.numel() ** 0.5 / size
     factor = _factor(actual, exact)
     if not abs(factor - 1) <= allowed:
         raise Failed("1 times the definition's", f"{factor:.4g} times", what, f"allowed ± {allowed:.2g}")

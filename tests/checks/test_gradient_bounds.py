@@ -97,3 +97,13 @@ def test_conditioning_is_asked_only_where_the_plain_computation_does_not_explain
     expect_close(near, exact, exact.float(), "t", moved=lambda: 4e-6)
     with pytest.raises(Failed):  # never beyond the cap
         expect_close(exact.float() + 0.01, exact, exact.float(), "t", moved=lambda: 1.0)
+
+
+def test_numbers_too_small_for_the_type_accuse_nobody_and_others_still_do():
+    """float16 holds nothing between 0 and 6e-8: a product of tiny numbers is 0 there, and 0 times the definition's."""
+    small = torch.full((4,), 2e-8, dtype=torch.float64)
+    expect_unbiased(small.half(), small, None, "out")
+    assert small.half().tolist() == [0.0] * 4
+    large = torch.full((400,), 0.5, dtype=torch.float64)
+    with pytest.raises(Failed):
+        expect_unbiased((large * 1.05).half(), large, large.half(), "out")

@@ -121,3 +121,55 @@ def test_what_keeps_two_benchmarks_apart_is_said():
     with pytest.raises(RequestError) as error:  # each column agrees somewhere
         regressions({"rows": [row(n_tokens=7), row("gqa")]}, {"rows": [row()]})
     assert "no row agrees in all" in error.value.reasons[0]
+
+
+def bar(median=2.0, spread=0.01, quantity="time", peer="sdpa", **own):
+    ratio = {"median": median, "low": median * (1 - spread), "high": median * (1 + spread)}
+    return {
+        "work": "a step", "quantity": quantity, "ours": {"name": "linear"}, "peer": {"name": peer},
+        "peers": ["sdpa", "exact"], "ratio": ratio, "verdict": "met", **own,
+    }  # fmt: skip
+
+
+def test_a_line_that_is_fewer_times_as_fast_is_lost():
+    (lost,) = regressions({"bars": [bar(1.5, peer="exact")]}, {"bars": [bar(2.0)]})
+    assert lost == {
+        "backend": "linear", "op": "a step", "T": None, "what": "time", "by": "times as fast as exact",
+        "before": 2.0, "after": 1.5,
+    }  # fmt: skip
+    (lost,) = regressions({"bars": [bar(1.5, quantity="state_bytes")]}, {"bars": [bar(2.0, quantity="state_bytes")]})
+    assert lost["what"] == "memory"
+
+
+@pytest.mark.parametrize(
+    "now",
+    [
+        bar(2.5),  # faster
+        bar(2.0),
+        bar(1.95, spread=0.001),  # apart, but 2.5 % is noise
+        bar(1.5, spread=0.5),  # the intervals meet
+        bar(1.98 / 1.01, spread=0.01),  # they touch
+    ],
+)
+def test_a_line_that_holds_is_not(now):
+    assert regressions({"bars": [now]}, {"bars": [bar(2.0)]}) == []
+
+
+def test_a_line_that_is_not_measured_any_more_is_said():
+    (lost,) = regressions({"bars": [bar(ratio=None, verdict="not measured")]}, {"bars": [bar()]})
+    assert (lost["what"], lost["before"], lost["after"]) == ("status", "ok", "not measured")
+    with pytest.raises(RequestError, match="no line in common"):  # there was nothing to lose
+        regressions({"bars": [bar()]}, {"bars": [bar(ratio=None)]})
+
+
+def test_lines_are_matched_by_work_ours_quantity_and_peers():
+    for other in ({"work": "another"}, {"quantity": "state_bytes"}, {"ours": {"name": "gla"}}, {"peers": ["sdpa"]}):
+        with pytest.raises(RequestError, match="no line in common"):
+            regressions({"bars": [bar() | other]}, {"bars": [bar()]})
+
+
+def test_a_loss_of_just_the_noise_is_none():
+    past, now = row(ms=1.0, spread=0.0), row(ms=1.05, spread=0.0)
+    assert regressions({"rows": [now]}, {"rows": [past]}) == []
+    assert regressions({"rows": [row(peak=105)]}, {"rows": [row(peak=100)]}) == []
+    assert regressions({"rows": [row(peak=106)]}, {"rows": [row(peak=100)]})[0]["what"] == "memory"

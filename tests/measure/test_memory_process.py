@@ -1,0 +1,148 @@
+"""The process that weighs a training step: what it counts, and what becomes of one that fails."""
+
+from __future__ import annotations
+
+import io
+import json
+import signal
+import subprocess
+
+import pytest
+
+from attnzoo.measure import memory
+
+
+class Child:
+    """A process that ends as it is told to."""
+
+    def __init__(self, status, out, err, said="", complained=""):
+        self.status, self.killed = status, False
+        out.write(said.encode())
+        err.write(complained.encode())
+
+    def wait(self, timeout=None):
+        if self.status == "late" and not self.killed:
+            raise subprocess.TimeoutExpired("weighing", timeout)
+        return self.status
+
+    def kill(self):
+        self.killed = True
+
+
+@pytest.fixture
+def child(monkeypatch):
+    made = []
+
+    def ends(status, **texts):
+        def start(module, arguments=(), *, out, err, **_):
+            made.append(Child(status, out, err, **texts))
+            return made[-1]
+
+        monkeypatch.setattr(memory.processes, "start", start)
+        return made
+
+    return ends
+
+
+def test_what_it_prints_last_is_the_result(child):
+    child(0, said='loading\n{"status": "ok", "bytes": 7}\n')
+    assert memory.in_own_process("any", {}, 5.0) == {"status": "ok", "bytes": 7}
+
+
+@pytest.mark.parametrize(
+    ("status", "texts", "outcome", "reason"),
+    [
+        (-signal.SIGKILL, {}, "oom", "killed: most likely the machine ran out of memory"),
+        (3, {"complained": "Traceback\nValueError: no such width\n"}, "failed", "ended with status 3: ValueError: no such width"),
+        (1, {}, "failed", "ended with status 1: no message"),
+        ("late", {}, "failed", "did not end within 5 s"),
+    ],
+)  # fmt: skip
+def test_how_it_failed_is_the_reason(child, status, texts, outcome, reason):
+    made = child(status, **texts)
+    found = memory.in_own_process("any", {}, 5.0)
+    assert found["status"] == outcome
+    assert reason in found["reasons"][0]
+    assert {found[key] for key in ("bytes", "method", "resting_bytes", "process_bytes", "process_method")} == {None}
+    assert made[0].killed  # none is left behind
+
+
+def test_the_peak_of_a_process_is_in_bytes(monkeypatch, tmp_path):
+    class Status:
+        def __init__(self, there):
+            self.there = there
+
+        def exists(self):
+            return self.there
+
+        def read_text(self):
+            return "Name:\tpython\nVmPeak:\t  99 kB\nVmHWM:\t   2048 kB\nVmRSS:\t 1 kB\n"
+
+    monkeypatch.setattr(memory, "Path", lambda _: Status(True))
+    assert memory.process_peak() == 2048 * 1024
+    monkeypatch.setattr(memory, "Path", lambda _: Status(False))
+    monkeypatch.setattr(memory.resource, "getrusage", lambda who: type("Usage", (), {"ru_maxrss": 30})())
+    monkeypatch.setattr(memory.sys, "platform", "linux")
+    assert memory.process_peak() == 30 * 1024
+    monkeypatch.setattr(memory.sys, "platform", "darwin")
+    assert memory.process_peak() == 30
+
+
+def test_optimiser_state_rests_beside_the_parameters():
+    description = {
+        "attention": {"name": "sdpa", "options": {}}, "positions": {"name": "rope"},
+        "model": {"n_layers": 1, "d_model": 64, "n_heads": 2}, "seed": 0, "vocab_size": 128, "batch_size": 2,
+        "n_tokens": 16, "device": "cpu", "precision": "fp32", "threads": 1,
+    }  # fmt: skip
+    found = memory._measure(json.loads(json.dumps(description)))
+    model = memory.assemble(
+        memory.ModelConfig(**description["model"]),
+        memory.AttentionConfig("sdpa", {}),
+        memory.PositionsConfig("rope"),
+        128,
+        0,
+    )
+    weights = 4 * model.parameter_count()
+    assert found["status"] == "ok", found["reasons"]
+    assert 3 * weights <= found["resting_bytes"] < 3.1 * weights  # AdamW keeps two numbers for each
+    assert found["bytes"] >= found["resting_bytes"] + weights  # and a gradient is made for each
+
+
+def test_the_rise_is_counted_from_before_the_step(monkeypatch):
+    monkeypatch.setattr(memory, "reset_process_peak", lambda: (1000, "by hand"))
+    monkeypatch.setattr(memory, "process_peak", lambda: 1700)
+    monkeypatch.setattr(memory, "peak_memory", lambda work, device: (50, "a stub"))
+
+    class Step:
+        optimizer = None
+
+        def __init__(self, model, batch_size, n_tokens, **_):
+            steps.append((batch_size, n_tokens))
+
+        def __call__(self):
+            pass
+
+        def resting_bytes(self):
+            return 300
+
+    steps: list = []
+    monkeypatch.setattr(memory, "TrainStep", Step)
+    description = {
+        "attention": {"name": "sdpa", "options": {}}, "positions": {"name": "rope"},
+        "model": {"n_layers": 1, "d_model": 16, "n_heads": 2}, "seed": 0, "vocab_size": 16, "batch_size": 3,
+        "n_tokens": 20, "device": "cpu", "precision": "fp32", "threads": 1,
+    }  # fmt: skip
+    found = memory._measure(description)
+    assert (found["bytes"], found["resting_bytes"], found["process_bytes"]) == (350, 300, 700)
+    assert found["process_method"] == "by hand"
+    assert steps == [(1, 8), (3, 20)]  # a small one first, then that which is weighed
+
+
+def test_main_prints_one_line_of_json(monkeypatch):
+    monkeypatch.setattr(memory.processes, "end_with_parent", lambda: None)
+    monkeypatch.setattr(memory, "return_freed_memory", lambda: None)
+    monkeypatch.setattr(memory, "_measure", lambda description: {"n": description["n"]})
+    written = io.StringIO()
+    monkeypatch.setattr(memory.sys, "stdout", written)
+    memory.main('{"n": 3}')
+    assert json.loads(written.getvalue()) == {"n": 3}
