@@ -24,6 +24,7 @@ LAYERS = [  # ground floor first; a file may import from its own row and from th
         "names",
         "lock",
         "settings",
+        "seeds",
         "masks",
         "capabilities",
         "bias",

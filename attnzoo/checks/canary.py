@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from attnzoo.checks.leak_subject import LeakTest, check_logits
 from attnzoo.errors import RequestError
+from attnzoo.seeds import seeded
 
 DEVIATIONS = 5.0
 """How many standard errors below the entropy count as chance: one false alarm in three million."""
@@ -60,8 +61,7 @@ def entropy_canary(
         )
     symbols = torch.arange(vocab_size) if alphabet is None else torch.tensor(list(alphabet))
     symbols, device = symbols[:MOST_SYMBOLS], torch.device(device)
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), torch.enable_grad():
-        torch.manual_seed(seed)
+    with seeded(seed, device), torch.enable_grad():
         model = make_model().to(device).train()
         losses = _losses(model, vocab_size, symbols, n_tokens, steps, batch_size, learning_rate, seed, device, within)
     return _verdict(name, losses, math.log(len(symbols)))

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from attnzoo.contract import Attention
 from attnzoo.errors import RequestError, unknown
+from attnzoo.seeds import seeded
 
 
 @dataclass
@@ -86,9 +87,7 @@ class HuggingFace(nn.Module):
         """tokens (B, T) continued by transformers: (B, T + max_new_tokens); no end token stops it."""
         mask = torch.ones_like(tokens) if key_padding is None else key_padding.long()
         draw = {"do_sample": True, "temperature": temperature, "top_k": 0} if temperature else {"do_sample": False}
-        with torch.random.fork_rng(devices=[]):
-            if seed is not None:
-                torch.manual_seed(seed)
+        with seeded(seed, tokens.device):
             return self.model.generate(
                 tokens, attention_mask=mask, max_new_tokens=max_new_tokens, min_new_tokens=max_new_tokens,
                 use_cache=use_cache, pad_token_id=0, **draw,

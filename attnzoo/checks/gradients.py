@@ -18,6 +18,7 @@ from attnzoo.checks.report import Result
 from attnzoo.checks.subject import Subject, one_head, roundings
 from attnzoo.checks.suite import conformance_check
 from attnzoo.contract import Attention
+from attnzoo.seeds import reseed
 
 
 @conformance_check(quick=True)
@@ -191,7 +192,7 @@ def _differences(subject: Subject, case: Case) -> None:
 
     def run(*tensors: Tensor) -> Tensor:
         q, k, v = tensors[:3]
-        torch.manual_seed(7)
+        reseed(7, subject.device)
         return module(q, k, v, inputs.mask, inputs.bias, tensors[3] if len(tensors) > 3 else None)
 
     try:

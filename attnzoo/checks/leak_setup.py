@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnzoo.seeds import seeded
+
 
 def modules_behind(fn: Any) -> list[nn.Module]:
     """The modules a callable shows: itself, the owner of a method, what a partial, a lambda or an object holds."""
@@ -34,6 +36,11 @@ def modules_behind(fn: Any) -> list[nn.Module]:
     return list(found.values())
 
 
+def devices_of(modules: list[nn.Module]) -> set[torch.device]:
+    """Where the modules hold their weights."""
+    return {p.device for m in modules for p in m.parameters()}
+
+
 @contextmanager
 def prepared(
     modules: list[nn.Module], device: torch.device, seed: int, asleep: tuple[float, ...] = (0.0,)
@@ -42,11 +49,9 @@ def prepared(
 
     Yields the number of woken weights.
     """
-    cuda = [device] if device.type == "cuda" else []
     parts = {id(m): m for top in modules for m in top.modules()}.values()
     was_training = [(m, m.training) for m in parts]
-    with torch.random.fork_rng(devices=cuda), torch.no_grad():
-        torch.manual_seed(seed)
+    with seeded(seed, device, *devices_of(modules)), torch.no_grad():
         for top in modules:
             top.eval()
         woken = _wake(modules, seed, asleep)

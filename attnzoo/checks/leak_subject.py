@@ -11,7 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from attnzoo.checks.leak_rounding import explained
+from attnzoo.checks.leak_setup import devices_of
 from attnzoo.errors import RequestError
+from attnzoo.seeds import reseed
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,7 @@ class Subject:
 
     def run(self, tokens: Tensor) -> Tensor:
         """Logits of other tokens, the random state as in every other call: dropout, if any, drops the same."""
-        torch.manual_seed(self.seed)
+        reseed(self.seed, tokens.device, *devices_of(self.modules))
         return check_logits(self.logits_fn(tokens), tokens, self.vocab_size)
 
     def explained(self, tokens: Tensor, computed: Tensor) -> float:

@@ -14,6 +14,7 @@ from attnzoo.checks.judge import each
 from attnzoo.checks.report import Result
 from attnzoo.checks.subject import Subject
 from attnzoo.checks.suite import conformance_check
+from attnzoo.seeds import reseed
 
 DRAWS = 2048
 MOST_KINDS = 8
@@ -72,9 +73,9 @@ def _drops(subject: Subject, case: Case) -> None:
     module, inputs = subject.build(case, fresh=True).train(), subject.inputs(case)
     many = inputs.map(lambda t: t.expand(DRAWS, *t.shape[1:]))
     with torch.no_grad():
-        torch.manual_seed(3)
+        reseed(3, subject.device)
         first = module(*many)
-        torch.manual_seed(3)
+        reseed(3, subject.device)
         again = module(*many)
         other = module(*many)
         ones = module(many.q, many.k, torch.ones_like(many.v), many.mask, many.bias, many.x)

@@ -14,6 +14,7 @@ from attnzoo.checks.judge import each
 from attnzoo.checks.report import Result
 from attnzoo.checks.subject import Subject
 from attnzoo.checks.suite import conformance_check
+from attnzoo.seeds import reseed
 
 ROWS, GROUP, TOKENS, DIM = 64, 4, 200, 16
 """Scores of 32 or more keys a query are then several megabytes in the batch, and a sixteenth of that in a group."""
@@ -76,7 +77,7 @@ def _dropped(subject: Subject, case: Case) -> None:
     step = torch.randn(inputs.v.shape, generator=generator, dtype=torch.float64).to(inputs.v)
 
     def run(v: Tensor) -> Tensor:
-        torch.manual_seed(7)
+        reseed(7, subject.device)
         return module(inputs.q, inputs.k, v, inputs.mask, None, inputs.x)
 
     leaf = inputs.v.clone().requires_grad_()

@@ -17,6 +17,7 @@ from attnzoo.checks.report import Result
 from attnzoo.checks.subject import Subject
 from attnzoo.checks.suite import conformance_check
 from attnzoo.errors import Refused
+from attnzoo.seeds import reseed
 
 STEP = 1e-5
 """Of central differences in float64: the third derivative leaves STEP², rounding 1e-16/STEP, both some 1e-10."""
@@ -61,7 +62,7 @@ def _second(subject: Subject, case: Case) -> None:
     leaves, upstream = list(named.values()), _upstream(inputs)
 
     def gradients(keep: bool = False) -> Tensors:
-        torch.manual_seed(7)  # dropout drops the same weights each time
+        reseed(7, subject.device)  # dropout drops the same weights each time
         loss = _loss(module(*inputs), upstream)
         return _filled(torch.autograd.grad(loss, leaves, create_graph=keep, allow_unused=True), leaves)
 

@@ -20,6 +20,7 @@ from attnzoo.checks.cases import Case, Inputs, make_inputs
 from attnzoo.checks.compare import Failed, InPrecision, Skip, expect_close, expect_unbiased
 from attnzoo.contract import Attention, Capabilities, Options, Request
 from attnzoo.errors import RequestError
+from attnzoo.seeds import seeded
 
 
 @dataclass
@@ -176,8 +177,7 @@ class Subject:
             asked = (case.heads, case.kv_heads, case.dim, self.options(case), case.dropout)
             if held == asked and case.scale in (None, own.scale):
                 return copy.deepcopy(own).to(self.device, case.dtype)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with seeded(seed, self.device):
             module = self.make(
                 n_heads=case.heads, n_kv_heads=case.kv_heads, head_dim=case.dim, d_model=self.d_model(case),
                 dropout=case.dropout, scale=case.scale, options=self.options(case),

@@ -19,6 +19,7 @@ from attnzoo.checks.report import FAILED, CheckReport, Result
 from attnzoo.checks.subject import Subject
 from attnzoo.contract import Attention
 from attnzoo.errors import RequestError, unknown
+from attnzoo.seeds import seeded
 
 GROUPS = (
     "definition", "masking", "causality", "decoding", "gradients", "second_order", "heads", "mixed", "parts",
@@ -126,8 +127,7 @@ def check(
 def run_check(subject: Subject, one: Check, quick: bool = False) -> list[Result]:
     """The results of one check, up to its first failure."""
     results = []
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+    with seeded(0, subject.device):
         for result in one.run(subject, one.name, quick):
             results.append(result)
             if result.status == FAILED:

@@ -20,6 +20,7 @@ from attnzoo.contract import Attention
 from attnzoo.errors import RequestError
 from attnzoo.masks import Mask
 from attnzoo.model import CausalLM
+from attnzoo.seeds import seeded
 
 SYMBOLS = 6
 MATCH = 4.0
@@ -54,8 +55,7 @@ def backend_map(
     small = asdict(cut_down(asked, [max(n_tokens // part, 1) for part in (8, 4, 2)]))
     cut = {key: value for key, value in asdict(asked).items() if key not in given and small[key] != value}
     fitted = asdict(replace(asked, **{key: small[key] for key in cut}))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed, torch.get_default_device()):
         attn = registry.build(name, n_heads=n_heads, head_dim=head_dim, d_model=n_heads * head_dim, **fitted).double()
     symbols, inputs = _symbols(attn, n_tokens, seed)
     weights = attn.reference(*inputs)[1][0, head]

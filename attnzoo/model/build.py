@@ -28,6 +28,7 @@ from attnzoo.model.lm import CausalLM, hidden_width, mlp_matrices
 from attnzoo.model.projection import latent_sizes
 from attnzoo.model.validation import model_faults
 from attnzoo.positions import build_positions
+from attnzoo.seeds import seeded
 
 if TYPE_CHECKING:
     from attnzoo.training.config import RunConfig
@@ -76,8 +77,7 @@ def assemble(
     layers = attention_of_layers(model, attention)
     if why := layer_reasons(model, layers, scheme.needs_bias, shared):
         raise Refused(f"{named(model, attention).name} cannot stand in this model", why)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed, torch.get_default_device()):
         lm = CausalLM(
             model,
             vocab_size,

@@ -16,6 +16,7 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from attnzoo.errors import RequestError
 from attnzoo.files import write_bytes_atomic
+from attnzoo.seeds import reseed
 from attnzoo.training.callbacks import due
 from attnzoo.training.module import TrainingModule
 from attnzoo.training.stopping import Stopping
@@ -40,7 +41,7 @@ class RandomState(Callback):
 
     def on_train_start(self, trainer: Trainer, module: Any) -> None:
         if self.saved is None:
-            torch.manual_seed(self.seed)  # also CUDA
+            reseed(self.seed, module.device)
             random.seed(self.seed)
             return
         torch.set_rng_state(self.saved["torch"].cpu())

@@ -30,6 +30,7 @@ from attnzoo.model.build import layer_positions
 from attnzoo.model.config import AttentionConfig, attention_of_layers, positions_name
 from attnzoo.model.lm import hidden_width
 from attnzoo.model.weights import save_weights
+from attnzoo.seeds import seeded
 from attnzoo.tasks import Task, build_task
 from attnzoo.training.after import correctness, costs, decoding, decoding_differs, leaks, sample
 from attnzoo.training.apart import apart
@@ -119,7 +120,7 @@ def attempt(cfg: RunConfig, folder: RunFolder, stop: Stopping) -> Record:
     run.protected = folder.old if folder.old is not None and folder.old["status"] == "ok" else None
     try:
         prepare(run)
-        with torch.random.fork_rng(devices=[device] if device != "cpu" else []):
+        with seeded(None, device):
             stages(run)
         return close(run, "ok", [])
     except (KeyboardInterrupt, SystemExit) as ended:
