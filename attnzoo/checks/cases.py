@@ -11,6 +11,9 @@ from torch import Tensor, nn
 from attnzoo.contract import ScoreBias
 from attnzoo.masks import Mask
 
+TILE_EDGES = (64, 129, 192, 257, 320)
+"""Lengths that fill, pass and half fill the tiles of 64 and 128 rows that GPU kernels work in."""
+
 
 @dataclass(frozen=True)
 class MaskPlan:

@@ -33,7 +33,7 @@ def _compiles(subject: Subject, case: Case) -> None:
     from torch._dynamo.testing import CompileCounterWithBackend
 
     # on a CPU only the tracing is tried: code generation would take minutes
-    counter = CompileCounterWithBackend("inductor" if subject.device.startswith("cuda") else "eager")
+    counter = CompileCounterWithBackend("inductor" if subject.kind == "cuda" else "eager")
     torch._dynamo.reset()
     module = subject.build(case, fresh=True)
     run = torch.compile(module, backend=counter)

@@ -89,6 +89,7 @@ def decoding(subject: Subject, name: str, quick: bool) -> Iterator[Result]:
     base = replace(subject.base, batch=1 if quick else 2)
     cases = [replace(base, n_queries=n, n_keys=n) for n in ((1, 2, 6) if quick else (1, 2, 3, 5, 7, 13))]
     cases.append(replace(base, n_queries=11, n_keys=11, bias=True))
+    cases += subject.tile_cases(MaskPlan())
     if not quick:
         cases += [replace(base, n_queries=n, n_keys=n, mask=plan) for plan in PLANS for n in (4, 13)]
         cases += [replace(base, n_queries=27, n_keys=27, batch=1, mask=MaskPlan(documents="runs"))]

@@ -88,6 +88,9 @@ def _shapes(subject: Subject, quick: bool) -> Iterator[Case]:
         yield replace(base, n_queries=n_queries, n_keys=n_keys)
     for value_dim in (1, 3, 2 * base.dim):
         yield replace(base, value_dim=value_dim, n_queries=9, n_keys=9)
+    for case in subject.tile_cases(MaskPlan()):
+        yield case
+        yield replace(case, n_queries=3)
     if quick:
         return
     for dim in (1, 33, 59, 64, 80, 128, 256):

@@ -29,6 +29,7 @@ def gradients(subject: Subject, name: str, quick: bool) -> Iterator[Result]:
     cases += [replace(base, heads=4, kv_heads=2, n_queries=9, n_keys=9), replace(base, n_queries=3, n_keys=9)]
     halves = [dtype for dtype in subject.dtypes if dtype.itemsize == 2]
     cases += [replace(base, n_queries=17, n_keys=17, dtype=dtype) for dtype in halves[: 1 if quick else None]]
+    cases += subject.tile_cases(MaskPlan(), MaskPlan(padding="left"), MaskPlan(window=65, documents="runs"))
     if not quick:
         cases += [
             replace(base, heads=4, kv_heads=1, n_queries=9, n_keys=9),

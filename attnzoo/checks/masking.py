@@ -34,6 +34,16 @@ FIELDS = (
 )
 """Each field once, and each shape of padding and documents."""
 
+TILED = (
+    MaskPlan(causal=False),
+    MaskPlan(window=65, sinks=3),
+    MaskPlan(prefix=70),
+    MaskPlan(padding="deep"),
+    MaskPlan(padding="holes", documents="runs"),
+    MaskPlan(documents="many"),
+)
+"""What hides whole tiles, and parts of them."""
+
 
 def intersections(count: int, seed: int = 0) -> list[MaskPlan]:
     """Random masks of two fields and more; the same ones in every run."""
@@ -54,6 +64,7 @@ def _cases(subject: Subject, quick: bool) -> Iterator[Case]:
             yield replace(base, n_queries=n_queries, n_keys=n_keys, mask=plan)
     for seed, plan in enumerate(intersections(6 if short else 24)):
         yield replace(base, n_queries=11, n_keys=11, mask=plan, seed=seed)
+    yield from subject.tile_cases(*TILED)
     if not short:
         for plan in (*FIELDS, *intersections(8, seed=1)):
             yield replace(base, n_queries=10, n_keys=10, mask=plan, bias=True)

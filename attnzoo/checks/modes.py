@@ -183,7 +183,7 @@ def _autocast(subject: Subject, case: Case) -> None:
     module, inputs = subject.build(case), subject.inputs(case)
     if case.kind == "ones":
         inputs.q, inputs.k, inputs.v = inputs.q * 0, inputs.k * 0, inputs.v * 0 + 1
-    with torch.no_grad(), torch.autocast(subject.device, torch.bfloat16):
+    with torch.no_grad(), torch.autocast(subject.kind, torch.bfloat16):
         out = module(*inputs)
         expect_finite(out, "out")
     low = inputs.map(lambda t: t.bfloat16())
@@ -191,7 +191,7 @@ def _autocast(subject: Subject, case: Case) -> None:
     exact = subject.exact(module, inputs)
     expect_close(out.bfloat16(), exact, plain, "out under autocast", multiple=8)
     held = new_cache(subject, module, replace(case, dtype=torch.bfloat16), case.n_keys)
-    with torch.no_grad(), torch.autocast(subject.device, torch.bfloat16):
+    with torch.no_grad(), torch.autocast(subject.kind, torch.bfloat16):
         out = decode(module, low, (case.n_keys - 2, 1, 1), held)
     expect_close(out.bfloat16(), exact, plain, "out decoded under autocast", multiple=8)
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from attnzoo import arguments, registry
 from attnzoo.arguments import demand
 from attnzoo.capabilities import cut_down
-from attnzoo.checks.cases import Case, Inputs, make_inputs
+from attnzoo.checks.cases import TILE_EDGES, Case, Inputs, MaskPlan, make_inputs
 from attnzoo.checks.compare import Failed, InPrecision, Skip, expect_close, expect_unbiased
 from attnzoo.contract import Attention, Capabilities, Options, Request
 from attnzoo.errors import RequestError
@@ -34,6 +34,7 @@ class Subject:
         instance: the module that was handed in, used as it is (copied) at its own sizes.
         dtypes: what to check in; the first is used where one is enough.
         shrink: look for the smallest failing input.
+        tile_edges: lengths tried because of a GPU's tiles; `TILE_EDGES` on CUDA when None, none elsewhere.
     """
 
     name: str
@@ -44,7 +45,12 @@ class Subject:
     dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.bfloat16, torch.float16)
     instance: Attention | None = None
     shrink: bool = True
+    tile_edges: tuple[int, ...] | None = None
     _built: dict = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.tile_edges is None:
+            self.tile_edges = TILE_EDGES if self.kind == "cuda" else ()
 
     @classmethod
     def of(
@@ -87,8 +93,13 @@ class Subject:
     # -- what is declared ---------------------------------------------------------------------------------------------
 
     @property
+    def kind(self) -> str:
+        """The device without its number."""
+        return torch.device(self.device).type
+
+    @property
     def can(self) -> Capabilities:
-        return self.cls.declared(self.own, torch.device(self.device).type)
+        return self.cls.declared(self.own, self.kind)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -102,7 +113,7 @@ class Subject:
     @property
     def trains(self) -> bool:
         """Whether it declares a backward on this device."""
-        return self.device in self.can.training_devices
+        return self.kind in self.can.training_devices
 
     @property
     def softmax(self) -> bool:
@@ -119,7 +130,7 @@ class Subject:
         options = self.options(case)
         request = Request(
             n_heads=case.heads, n_kv_heads=case.kv_heads, head_dim=case.dim, value_dim=case.value_dim or case.dim,
-            device=self.device, dtype=case.dtype, mask_fields=mask.fields, contiguous_documents=mask.contiguous_documents,
+            device=self.kind, dtype=case.dtype, mask_fields=mask.fields, contiguous_documents=mask.contiguous_documents,
             cross=case.n_queries != case.n_keys, bias=case.bias, bias_gradient=case.bias_gradient,
             dropout=case.dropout, training=training, options=options,
         )  # fmt: skip
@@ -141,6 +152,12 @@ class Subject:
         """Lengths at which its own options may change what is computed: block, chunk and window sizes."""
         values = (getattr(self.own, f.name) for f in dataclasses.fields(self.own) if f.name != "seed")
         return tuple(sorted({v for v in values if type(v) is int and 8 <= v <= 256}))
+
+    def tile_cases(self, *plans: MaskPlan) -> Iterator[Case]:
+        """A case for each of `tile_edges`, plan, and of the types the first and the first half one, which have kernels apart."""
+        halves = [dtype for dtype in self.dtypes if dtype.itemsize == 2]
+        for dtype, n, plan in product(dict.fromkeys((self.dtype, *halves[:1])), self.tile_edges or (), plans):
+            yield replace(self.base, dtype=dtype, n_queries=n, n_keys=n, mask=plan)
 
     def options(self, case: Case) -> Options:
         options = {"own": self.own, "small": self.small, **self.others}[case.options]
