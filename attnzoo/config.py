@@ -16,6 +16,7 @@ from attnzoo.measure.record import config_hash
 from attnzoo.model.config import hybrid_name, hybrid_parts, named, parameter_number, pattern_entries
 from attnzoo.names import file_name
 from attnzoo.settings import plain, read
+from attnzoo.training.again import auto_folder, flat, flat_settings, run_settings
 from attnzoo.training.config import (
     CompareConfig,
     RunConfig,
@@ -100,15 +101,23 @@ def compose(
 
 
 def default_folder(cfg: RunConfig) -> str:
-    """The same settings find the same folder again; a comparison's does not depend on which cells it has."""
-    values = to_dict(cfg)
+    """The same settings find the same folder again, those of more steps the one with the shorter run, which goes on; a
+    comparison's does not depend on which cells it has."""
+    values, text = to_dict(cfg), ""
     if cfg.task.name == "text" and cfg.data.name == "files" and not data_problems(cfg.data):
-        values["text"] = text_sha256(cfg.data)  # a file that was edited is another run, one that was moved is not
+        values["text"] = text = text_sha256(
+            cfg.data
+        )  # a file that was edited is another run, one that was moved is not
+    whole = cfg.trainer.restart
     if isinstance(cfg, CompareConfig):
-        for key in ("attention", "seed", "backends", "seeds", "baseline", "jobs", "time_limit", "options"):
-            del values[key]
-        return f"runs/compare-{config_hash(values)[:6]}"
-    return f"runs/{file_name(f'{cfg.attention.name}-seed{cfg.seed}-{config_hash(values)[:6]}', keep_case=True)}"
+        from attnzoo.comparison.plan import OF_CELLS, common_settings
+
+        values = {key: value for key, value in values.items() if key not in OF_CELLS}
+        name = f"runs/compare-{config_hash(values)[:6]}"
+        asked = {"swept": [], **flat(to_dict(cfg), leave_out=OF_CELLS)}
+        return auto_folder(name, lambda folder: common_settings(folder, text), asked, split=False, whole=whole)
+    name = f"runs/{file_name(f'{cfg.attention.name}-seed{cfg.seed}-{config_hash(values)[:6]}', keep_case=True)}"
+    return auto_folder(name, lambda folder: run_settings(folder, text), flat_settings(cfg), split=True, whole=whole)
 
 
 def validate(cfg: RunConfig) -> None:

@@ -2,7 +2,7 @@
 
 attnzoo train attention=linear model.n_layers=4 seed=1
 attnzoo train experiment=tiny --cfg job
-attnzoo train trainer.max_steps=600 run_dir=runs/x    trains a finished run of 300 steps on; trainer.init_from=RUN takes weights
+attnzoo train trainer.max_steps=600                   trains a finished run of 300 steps on; trainer.init_from=RUN takes weights
 attnzoo train -m attention=exact,linear seed=0,1      the same as attnzoo sweep
 
 Started again, it keeps what is finished and goes on with what is not; trainer.restart=true starts over. Ctrl-C and SIGTERM leave

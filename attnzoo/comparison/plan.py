@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from attnzoo.errors import RequestError
 from attnzoo.files import read_json, write_json_atomic
-from attnzoo.measure.record import BY_CONTENT, NOT_IDENTITY, Record, config_hash
+from attnzoo.measure.record import Record, config_hash
 from attnzoo.model.config import hybrid_parts
 from attnzoo.names import file_name
 from attnzoo.redact import redacted, redacted_command
+from attnzoo.training.again import LENGTH, flat, flat_settings, in_the_way
 from attnzoo.training.config import AttentionConfig, CompareConfig, LoggerConfig, RunConfig, load_config, to_dict
 
 PLAN = "comparison.json"
+TEXT = "data.sha256"
+"""Stands in it, of the text that all cells read."""
 FINISHED = ("ok", "refused", "oom")
 """A cell that ended so is kept; one that failed or was interrupted goes on from its checkpoint."""
 
 NOT_COMMON = ("run_dir", "logger", "jobs", "time_limit")
 """What a later start in the same folder may set in another way."""
-_MAY_CHANGE = (*NOT_COMMON, "backends", "seeds", "baseline", "options", "attention", "seed")
-MAY_RISE = "trainer.max_steps"
-"""A larger one trains on from what there is."""
+OF_CELLS = (*NOT_COMMON, "backends", "seeds", "baseline", "options", "attention", "seed")
+"""Settings that are not common to the cells of a comparison of backends, besides."""
 
 
 @dataclass(frozen=True)
@@ -68,12 +69,7 @@ class Cell:
         there = load_config(self.folder)
         if config_hash(to_dict(there)) == self.hash:
             return []
-        before, asked = (flat(redacted(to_dict(cfg)), leave_out=("run_dir", "logger")) for cfg in (there, self.cfg))
-        return [
-            f"{key}: there {before.get(key)}, asked for {asked.get(key)}"
-            for key in sorted({*before, *asked})
-            if before.get(key) != asked.get(key) and not _may_follow(key, before.get(key), asked.get(key))
-        ]
+        return sorted(in_the_way(flat_settings(there), flat_settings(self.cfg), split=False))
 
     def finished(self) -> Record | None:
         """The record of an earlier start, where it ended, was of this very configuration, and is not to be done again."""
@@ -116,7 +112,7 @@ def plan(cfg: CompareConfig) -> Plan:
     folder = Path(cfg.run_dir).expanduser()
     if folder.exists() and not folder.is_dir():
         raise RequestError(f"run_dir={folder} is a file, a folder is needed")
-    common = {"swept": [], **flat(to_dict(cfg), leave_out=_MAY_CHANGE)}
+    common = {"swept": [], **flat(to_dict(cfg), leave_out=OF_CELLS)}
     check_same(folder, common)
     cells = _apart([_cell(cfg, folder, name, seed) for name in cfg.backends for seed in cfg.seeds])
     check_cells(folder, cells)
@@ -164,6 +160,25 @@ def read_plan(folder: Path) -> dict[str, Any]:
     if not isinstance(read, dict) or not isinstance(read.get("common", {}), dict):
         raise RequestError(f"{path} is no plan of a comparison: remove it, or choose another folder")
     return read
+
+
+def common_settings(folder: Path, text: str = "") -> dict[str, Any]:
+    """What all cells of a comparison in a folder have in common; empty where there is none, or where they read another text.
+
+    Args:
+        text: the SHA-256 of the text that is asked for, where it is known.
+    """
+    common = {TEXT: text, **read_plan(folder).get("common", {})}
+    return {} if text not in ("", common.pop(TEXT)) else common
+
+
+def more_steps(plan: Plan) -> str:
+    """Said where a comparison of fewer steps goes on; '' where none does."""
+    before, asked = common_settings(plan.folder).get(LENGTH), plan.common.get(LENGTH)
+    if before == asked or None in (before, asked):
+        return ""
+    ended = f"which ended at {before} before (another run_dir trains from the beginning)"
+    return f"{plan.folder}: goes on to {LENGTH}={asked}, {ended}"
 
 
 def _cell(cfg: CompareConfig, folder: Path, name: str, seed: int) -> Cell:
@@ -219,12 +234,9 @@ def check_same(folder: Path, asked: dict[str, Any]) -> None:
     path = folder / PLAN
     if not path.is_file():
         return
-    there, asked = redacted(read_plan(folder).get("common", {"swept": None})), redacted(asked)
-    differ = [
-        f"{key}: there {there[key]}, asked for {value}"
-        for key, value in sorted(asked.items())
-        if key in there and json.dumps(there[key]) != json.dumps(value) and not _may_follow(key, there[key], value)
-    ]
+    there = redacted(read_plan(folder).get("common", {"swept": None}))
+    asked = {key: value for key, value in asked.items() if key in there}
+    differ = sorted(in_the_way({key: there[key] for key in asked}, asked, split=False))
     if differ:
         raise RequestError(f"run_dir={folder} holds another comparison; choose another folder or remove it", differ)
 
@@ -239,18 +251,3 @@ def check_cells(folder: Path, cells: Sequence[Cell]) -> None:
     if found:
         remedy = "choose another folder, or trainer.restart=true does these cells again"
         raise RequestError(f"run_dir={folder} holds cells with other settings; {remedy}", found)
-
-
-def _may_follow(key: str, before: Any, asked: Any) -> bool:
-    """Whether a run goes on under the new value."""
-    return key == MAY_RISE and asked > before
-
-
-def flat(values: dict[str, Any], *, leave_out: Iterable[str] = (), prefix: str = "") -> dict[str, Any]:
-    """Dotted key -> value, without the top-level keys ``leave_out`` and what cannot change a result."""
-    found: dict[str, Any] = {}
-    for key, value in values.items():
-        if key in leave_out:
-            continue
-        found |= flat(value, prefix=f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-    return {key: value for key, value in found.items() if key not in (*NOT_IDENTITY, BY_CONTENT)}

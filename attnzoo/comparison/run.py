@@ -14,7 +14,7 @@ from attnzoo.comparison import NEEDED
 from attnzoo.comparison.account import Account, account_line
 from attnzoo.comparison.cells import run_cells
 from attnzoo.comparison.children import call_alone
-from attnzoo.comparison.plan import Cell, Plan, plan, write_plan, write_time
+from attnzoo.comparison.plan import Cell, Plan, more_steps, plan, write_plan, write_time
 from attnzoo.comparison.rounds import all_rounds
 from attnzoo.comparison.texts import with_texts
 from attnzoo.errors import AttnzooError, RequestError, Stopped
@@ -70,6 +70,8 @@ def carry_out(plan: Plan, *, started: float | None = None) -> list[Record]:
     with locked(folder), stoppable(folder):
         plan = with_texts(plan)
         cells = plan.cells
+        if longer := more_steps(plan):
+            print(printable(longer), file=sys.stderr, flush=True)
         write_plan(plan)
         done = {cell.run for cell in cells if cell.finished()}
         to_do = [cell for cell in cells if cell.run not in done]

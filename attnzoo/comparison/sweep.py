@@ -13,13 +13,24 @@ from pathlib import Path
 from typing import Any, cast
 
 from attnzoo import groups
-from attnzoo.comparison.plan import NOT_COMMON, Cell, Plan, cell_config, check_cells, check_same, flat, is_timed
+from attnzoo.comparison.plan import (
+    NOT_COMMON,
+    Cell,
+    Plan,
+    cell_config,
+    check_cells,
+    check_same,
+    common_settings,
+    is_timed,
+)
 from attnzoo.composition import parse_overrides
 from attnzoo.config import compose
+from attnzoo.data.sources import text_sha256
 from attnzoo.errors import RequestError
 from attnzoo.measure.record import config_hash
 from attnzoo.names import file_name
 from attnzoo.redact import redacted
+from attnzoo.training.again import auto_folder, flat
 from attnzoo.training.config import SweepConfig, to_dict
 
 MOST_CELLS = 2000
@@ -68,8 +79,8 @@ def plan_sweep(overrides: Sequence[str], folders: Sequence[str] = (), *, load_ba
     found += _repeated(jobs, configs if len(configs) == len(jobs) else [])
     if found:
         raise RequestError("this sweep cannot be started", list(dict.fromkeys(found)))
-    folder = _folder(configs[0], overrides, jobs[0])
     common = {"swept": sorted(jobs[0].swept), **_common(configs)}
+    folder = _folder(configs[0], overrides, jobs[0], common)
     check_same(folder, common)
     cells = [_cell(cfg, folder, job) for cfg, job in zip(configs, jobs, strict=True)]
     check_cells(folder, cells)
@@ -169,13 +180,15 @@ def _cell(cfg: SweepConfig, folder: Path, job: Job) -> Cell:
     return before if before.run != cell.run and before.is_there() and not cell.folder.exists() else cell
 
 
-def _folder(cfg: SweepConfig, overrides: Sequence[str], job: Job) -> Path:
-    """The folder that was asked for, else one that more values of the same keys find again."""
+def _folder(cfg: SweepConfig, overrides: Sequence[str], job: Job, common: dict[str, Any]) -> Path:
+    """The folder that was asked for, else one that more values of the same keys find again, and more steps too."""
     if cfg.run_dir != "auto":
         return Path(cfg.run_dir).expanduser()
     fixed = {text for text in overrides if text in job.overrides and not text.startswith(NOT_COMMON)}
     said = json.dumps([sorted(fixed), sorted(job.swept)])
-    return Path(f"runs/sweep-{hashlib.sha256(said.encode()).hexdigest()[:6]}")
+    name = f"runs/sweep-{hashlib.sha256(said.encode()).hexdigest()[:6]}"
+    text = text_sha256(cfg.data) if cfg.task.name == "text" and cfg.data.name == "files" else ""
+    return Path(auto_folder(name, lambda f: common_settings(f, text), common, split=False, whole=cfg.trainer.restart))
 
 
 def _common(configs: Sequence[SweepConfig]) -> dict[str, Any]:

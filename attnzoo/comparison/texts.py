@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from attnzoo.comparison.plan import Cell, Plan, read_plan
+from attnzoo.comparison.plan import TEXT, Cell, Plan, read_plan
 from attnzoo.data.sources import text_name, text_sha256
 from attnzoo.errors import RequestError
 from attnzoo.training.kept import WAY_OUT, another, kept_sha256
-
-KEY = "data.sha256"
 
 
 def with_texts(plan: Plan) -> Plan:
@@ -27,10 +25,10 @@ def with_texts(plan: Plan) -> Plan:
         and not cell.starts_over
         and (there := kept_sha256(cell.folder)) not in (None, cell.cfg.data.sha256)
     ]
-    common = {**plan.common, KEY: next(iter(texts.values()))} if len({*texts.values()}) == 1 else plan.common
-    kept = KEY in common and not all(cell.starts_over for cell in cells)
-    if not found and kept and (there := _planned(plan)) not in (None, common[KEY]):
-        found = [another(f"the text of {text_name(cells[0].cfg.data)}", there, common[KEY])]
+    common = {**plan.common, TEXT: next(iter(texts.values()))} if len({*texts.values()}) == 1 else plan.common
+    kept = TEXT in common and not all(cell.starts_over for cell in cells)
+    if not found and kept and (there := _planned(plan)) not in (None, common[TEXT]):
+        found = [another(f"the text of {text_name(cells[0].cfg.data)}", there, common[TEXT])]
     if found:
         raise RequestError(f"run_dir={plan.folder} holds a comparison on another text", [*found, WAY_OUT])
     return replace(plan, cells=cells, common=common)
@@ -48,4 +46,4 @@ def _with_text(cell: Cell, texts: dict[str, str]) -> Cell:
 
 def _planned(plan: Plan) -> str | None:
     """The text that an earlier start said all its cells have."""
-    return read_plan(plan.folder).get("common", {}).get(KEY)
+    return read_plan(plan.folder).get("common", {}).get(TEXT)

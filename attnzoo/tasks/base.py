@@ -32,6 +32,10 @@ class Batch:
     def to(self, device: str | torch.device) -> Batch:
         return Batch(*(None if x is None else x.to(device) for x in vars(self).values()))  # type: ignore[arg-type]
 
+    def rows(self, first: int, n: int) -> Batch:
+        """``n`` rows from row ``first`` on."""
+        return Batch(*(None if x is None else x[first : first + n] for x in vars(self).values()))  # type: ignore[arg-type]
+
 
 class Task(Protocol):
     """The interface.

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import shutil
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from attnzoo.errors import RequestError
 from attnzoo.files import write_text_atomic
-from attnzoo.measure.record import BY_CONTENT, NOT_IDENTITY, Record, config_hash
+from attnzoo.measure.record import Record, config_hash
 from attnzoo.model import CausalLM
 from attnzoo.tasks import Task
+from attnzoo.training.again import LENGTH, SPLIT, flat_settings, in_the_way
 from attnzoo.training.checkpoints import read_checkpoint
 from attnzoo.training.config import RunConfig, load_config, to_dict, to_yaml
 from attnzoo.training.kept import check_text
@@ -21,8 +22,6 @@ from attnzoo.training.saved import load_model, load_task
 OWN = ("record.json", "metrics.jsonl", "metrics.csv", "checkpoints", "wandb", "log.txt", "data.json")
 KEPT = ("ok", "oom")
 """A run that ended so is not run again by the same command; a refused one is looked at again, which costs nothing."""
-LENGTH = "trainer.max_steps"
-"""The one setting that a later start may change, upwards."""
 
 
 @dataclass(frozen=True)
@@ -79,12 +78,11 @@ class RunFolder:
                 raise RequestError(f"nothing to resume: {folder.path} holds no run (no config.yaml)")
             return folder
         there = load_config(folder.path / "config.yaml")
-        changed = differences(there, cfg)
-        if set(changed) - {LENGTH} or (changed and there.trainer.max_steps > cfg.trainer.max_steps):
+        if changed := in_the_way(flat_settings(there), flat_settings(cfg)):
             raise RequestError(
                 f"run_dir={folder.path} holds a run of another configuration; choose another folder or remove it "
-                f"({LENGTH} alone may grow)",
-                few(list(changed.values())),
+                f"({LENGTH} may grow, {' and '.join(SPLIT)} may change while their product stays)",
+                few(changed),
             )
         if cfg.trainer.restart:
             with suppress(RequestError):  # a broken record is removed like a whole one
@@ -93,7 +91,9 @@ class RunFolder:
         check_text(folder.path, cfg)
         old = Record.load(folder.record) if folder.record.exists() else None
         again = cfg.trainer.resume and old is not None and old["status"] == "oom"
-        same = old is not None and old.get("config_hash", config_hash(to_dict(there))) == config_hash(to_dict(cfg))
+        as_there = replace(cfg.trainer, batch_size=there.trainer.batch_size, accumulate=there.trainer.accumulate)
+        hashes = [config_hash(to_dict(c)) for c in (cfg, replace(cfg, trainer=as_there))]
+        same = old is not None and old.get("config_hash", config_hash(to_dict(there))) in hashes
         if same and not again and old is not None and old["status"] in KEPT:
             return cls(folder.path, there, old, finished=True)
         if not folder.checkpoint.exists():
@@ -117,16 +117,6 @@ class RunFolder:
         write_text_atomic(self.path / "config.yaml", to_yaml(cfg))
 
 
-def differences(one: RunConfig, other: RunConfig) -> dict[str, str]:
-    """'trainer.max_steps: there 300, asked for 200' by key, for each setting that differs and matters."""
-    there, asked = _flat(to_dict(one)), _flat(to_dict(other))
-    return {
-        key: f"{key}: there {there.get(key)}, asked for {asked.get(key)}"
-        for key in dict.fromkeys([*there, *asked])
-        if there.get(key) != asked.get(key)
-    }
-
-
 def few(lines: list[str], most: int = 6) -> list[str]:
     """The first lines, and how many more there are."""
     return lines if len(lines) <= most else [*lines[:most], f"and {len(lines) - most} more"]
@@ -140,14 +130,3 @@ def load_run(folder: str | Path) -> tuple[RunConfig, CausalLM, Task]:
     """
     cfg, model = load_model(folder)
     return cfg, model, load_task(folder, cfg)
-
-
-def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """{'trainer.max_steps': 300, …}, without what does not tell configurations apart."""
-    out: dict[str, Any] = {}
-    for key, value in values.items():
-        name = prefix + key
-        if name in (*NOT_IDENTITY, BY_CONTENT):
-            continue
-        out |= _flat(value, f"{name}.") if isinstance(value, dict) else {name: value}
-    return out

@@ -12,6 +12,7 @@ import torch
 from attnzoo.files import finite
 from attnzoo.measure.environment import now, resolve_precision
 from attnzoo.terminal import printable
+from attnzoo.training.again import LENGTH, SPLIT
 from attnzoo.training.config import RunConfig
 from attnzoo.training.folder import RunFolder
 
@@ -79,14 +80,24 @@ def notes(cfg: RunConfig, folder: RunFolder, device: str, precision: str) -> Not
     starts = [] if cfg.trainer.restart else max(old.get("starts", []), saved.get("starts", []), key=len)
     history = max(old.get("history", []), saved.get("history", []), key=len)
     history = finite(history) if folder.resume_from else []  # plain values, which a checkpoint may hold
-    there = folder.there.trainer.max_steps if folder.there else cfg.trainer.max_steps
-    if folder.resume_from and there != cfg.trainer.max_steps and there not in [h.get("max_steps") for h in history]:
-        history.append({"max_steps": there, "to_step": folder.resume_step, "status": old.get("status", "killed")})
+    before = _changed(cfg, folder) if folder.resume_from else {}
+    # a longer run that was broken off left config.yaml the shorter's, whose length it has noted
+    if before and before.get("max_steps", 0) not in [h.get("max_steps") for h in history]:
+        history.append({**before, "to_step": folder.resume_step, "status": old.get("status", "killed")})
     kernel = saved.get("kernel") or old.get("kernel_resolved") if folder.resume_from else None
     return Notes(
         finite(starts), history, precision, device, cfg.trainer.max_steps, folder.resume_step,
         None if kernel == "not run yet" else kernel, folder.resume_step,
     )  # fmt: skip
+
+
+def _changed(cfg: RunConfig, folder: RunFolder) -> dict[str, int]:
+    """What the start before was asked for in another way, of what may change."""
+    if folder.there is None:
+        return {}
+    there, asked = vars(folder.there.trainer), vars(cfg.trainer)
+    names = [key.rpartition(".")[2] for key in (LENGTH, *SPLIT)]
+    return {name: there[name] for name in names if there[name] != asked[name]}
 
 
 def precision_of(cfg: RunConfig, folder: RunFolder, device: str) -> tuple[str, str]:
@@ -121,8 +132,11 @@ def say_how_it_starts(cfg: RunConfig, folder: RunFolder, known: Notes) -> None:
     elif step == asked:
         say(f"{folder.path}: trained to step {step} by an earlier start; goes on with what comes after training{kept}")
     else:
-        longer = f", which ended at {there} before" if there != asked else ""
-        say(f"{folder.path}: goes on from step {step} of {asked}{longer}{kept}")
+        before = _changed(cfg, folder)
+        anew = " (another run_dir trains from the beginning)"
+        longer = f", which ended at {there} before{anew}" if there != asked else ""
+        parts = "; a step's rows in other parts than before" if before.keys() - {"max_steps"} else ""
+        say(f"{folder.path}: goes on from step {step} of {asked}{longer}{parts}{kept}")
 
 
 def _without_checkpoint(folder: RunFolder) -> str:

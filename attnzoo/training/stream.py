@@ -29,7 +29,8 @@ class Window:
 
 
 class StepStream:
-    """Window t holds micro-batches t·k … t·k + k - 1 of the task, k the accumulation.
+    """Window t holds batch t of the task, ``batch_size · accumulate`` rows, in ``accumulate`` parts: however a step is divided,
+    its rows are the same in the same order.
 
     Lightning saves ``done``, the windows whose step was taken: one that was drawn and then broken off is drawn again.
     """
@@ -39,8 +40,8 @@ class StepStream:
         self.next_step = self.done = 0
 
     def window(self, step: int) -> Window:
-        first = step * self.accumulate
-        return Window.of([self.task.train_batch(first + i, self.batch_size) for i in range(self.accumulate)])
+        whole = self.task.train_batch(step, self.batch_size * self.accumulate)
+        return Window.of([whole.rows(i * self.batch_size, self.batch_size) for i in range(self.accumulate)])
 
     def __len__(self) -> int:
         return self.max_steps

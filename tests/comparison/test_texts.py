@@ -10,9 +10,9 @@ import pytest
 
 import attnzoo
 from attnzoo.cli import main
-from attnzoo.comparison.plan import plan, write_plan
+from attnzoo.comparison.plan import TEXT, plan, write_plan
 from attnzoo.comparison.sweep import plan_sweep
-from attnzoo.comparison.texts import KEY, with_texts
+from attnzoo.comparison.texts import with_texts
 from attnzoo.errors import RequestError
 from attnzoo.training.config import to_yaml
 
@@ -52,7 +52,7 @@ def begun(cfg):
 
 def test_each_cell_and_the_plan_name_the_text(asked):
     planned = begun(asked("backends=[sdpa,mqa]"))
-    assert {cell.cfg.data.sha256 for cell in planned.cells} == {planned.common[KEY]} == {sha(words("a"))}
+    assert {cell.cfg.data.sha256 for cell in planned.cells} == {planned.common[TEXT]} == {sha(words("a"))}
     assert with_texts(plan(asked("backends=[sdpa,mqa]"))) == planned
 
 
@@ -85,7 +85,7 @@ def test_a_text_that_has_moved_is_the_same_comparison(asked, tmp_path):
 
 def test_without_a_text_nothing_is_asked_of_it(asked):
     planned = with_texts(plan(asked("backends=[sdpa]", "task=recall")))
-    assert KEY not in planned.common
+    assert TEXT not in planned.common
     assert planned.cells[0].cfg.data.sha256 == ""
 
 
@@ -98,7 +98,7 @@ def test_a_sweep_may_have_several_texts_and_each_is_held_to_its_own(asked, tmp_p
 
     planned = swept()
     assert [cell.cfg.data.sha256 for cell in planned.cells] == [sha(words("a")), sha(words("b"))]
-    assert KEY not in planned.common
+    assert TEXT not in planned.common
     for cell in planned.cells:
         cell.folder.mkdir(parents=True)
         (cell.folder / "config.yaml").write_text(to_yaml(cell.cfg))

@@ -12,11 +12,13 @@ from safetensors.torch import load_file
 from attnzoo.errors import RequestError, Stopped
 from attnzoo.lock import locked
 from attnzoo.measure.record import Record
+from attnzoo.tasks import build_task
 from attnzoo.training import after as after_module
 from attnzoo.training import run as run_module
 from attnzoo.training import train
 from attnzoo.training.checkpoints import read_checkpoint
 from attnzoo.training.init_from import weights_sha256
+from attnzoo.training.stream import StepStream
 
 
 class BreakAt:
@@ -231,6 +233,49 @@ def test_the_schedule_of_a_longer_run_is_that_of_its_length(tmp_path):
     factors = [row["lr_factor"] for row in rows if "lr_factor" in row]
     # wsd over 4 steps: it falls over the last 1.6; over 10 steps over the last 4
     assert factors == pytest.approx([1, 1, 1, 0.625, 1, 1, 1, 0.75, 0.5, 0.25])
+
+
+def test_the_parts_of_a_step_may_change_and_nothing_else_does(tmp_path, monkeypatch, capfd):
+    """Steps of 4 x 1 rows, then 2 x 2, then 1 x 4: what is computed is that of 4 x 1 but for the order of the sums."""
+    whole = train(tiny(tmp_path / "whole", batch_size=4, log_every=1))
+    with monkeypatch.context() as patch:
+        break_at(patch, 3)
+        train(tiny(tmp_path / "run", batch_size=4, log_every=1))
+    with monkeypatch.context() as patch:
+        break_at(patch, 3)
+        train(tiny(tmp_path / "run", batch_size=2, accumulate=2, log_every=1))
+    capfd.readouterr()
+    record = train(tiny(tmp_path / "run", batch_size=1, accumulate=4, log_every=1))
+    assert "goes on from step 4 of 6; a step's rows in other parts than before" in capfd.readouterr().err
+    assert record.status == "ok"
+    for name, value in weights(tmp_path / "whole").items():  # six steps; a row in another place is 1e-2
+        torch.testing.assert_close(weights(tmp_path / "run")[name], value, rtol=0, atol=1e-4)
+    assert record.quality.val_loss_nats == pytest.approx(whole.quality.val_loss_nats, abs=1e-4)
+    assert record.quality.tokens_seen == whole.quality.tokens_seen == 6 * 4 * 16
+    assert [(h["batch_size"], h["accumulate"], h["to_step"]) for h in record.history] == [(4, 1, 2), (2, 2, 4)]
+    capfd.readouterr()
+    assert train(tiny(tmp_path / "run", batch_size=2, accumulate=2, log_every=1)).starts == record.starts
+    assert "is finished (ok) and kept" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("other", [{"batch_size": 4}, {"accumulate": 2}, {"batch_size": 4, "accumulate": 2}])
+def test_another_number_of_rows_a_step_is_another_run(tmp_path, other):
+    train(tiny(tmp_path / "run", max_steps=2))
+    with pytest.raises(RequestError, match="may change while their product stays") as wrong:
+        train(tiny(tmp_path / "run", max_steps=2, **other))
+    assert wrong.value.exit_status == 2
+    assert len(wrong.value.reasons) == len(other)
+
+
+@pytest.mark.parametrize("task", ["recall", "text"])
+@pytest.mark.parametrize("parts", [(6, 1), (3, 2), (2, 3), (1, 6)])
+def test_a_step_has_the_same_rows_in_the_same_order_in_whatever_parts(task, parts):
+    cfg = tiny(task=task)
+    task = build_task(cfg.task, cfg.data, 0)
+    window, whole = StepStream(task, *parts, 9).window(5), task.train_batch(5, 6)
+    assert [len(batch.tokens) for batch in window.batches] == [parts[0]] * parts[1]
+    assert torch.equal(torch.cat([batch.tokens for batch in window.batches]), whole.tokens)
+    assert torch.equal(torch.cat([batch.targets for batch in window.batches]), whole.targets)
 
 
 @pytest.mark.parametrize("how", ["stopped", "failed"])

@@ -40,9 +40,9 @@ def plainly(model, task, optimizer, batch_size):
     state = {name: [torch.zeros_like(p), torch.zeros_like(p)] for name, p in model.named_parameters()}
     norms, losses = [], []
     for step in range(STEPS):
-        batches = [task.train_batch(step * ACCUMULATE + i, batch_size) for i in range(ACCUMULATE)]
-        targets = torch.cat([b.targets for b in batches]).flatten()
-        logits = torch.cat([model(b.tokens) for b in batches]).flatten(0, 1)
+        whole = task.train_batch(step, ACCUMULATE * batch_size)
+        targets = whole.targets.flatten()
+        logits = model(whole.tokens).flatten(0, 1)
         loss = F.cross_entropy(logits, targets, ignore_index=-100)
         parameters = dict(model.named_parameters())
         gradients = dict(zip(parameters, torch.autograd.grad(loss, list(parameters.values())), strict=True))

@@ -118,15 +118,16 @@ def test_something_else_is_no_checkpoint(tmp_path):
 
 
 class Uneven:
-    """Micro-batches that score 1, 7 and 16 tokens in turn, the last padded."""
+    """Two rows after two others score 1, 7 and 16 tokens, the last padded."""
 
     name, vocab_size, n_tokens, chance, bytes_per_token, tokenizer = "uneven", 8, 8, None, None, None
 
     def train_batch(self, step, batch_size):
         draw = torch.Generator().manual_seed(step)
-        rows = torch.randint(8, (2, 9), generator=draw)
+        rows = torch.randint(8, (batch_size, 9), generator=draw)
         targets = rows[:, 1:].clone()
-        targets.view(-1)[(1, 7, 16)[step % 3] :] = -100
+        for row in range(batch_size):
+            targets[row, (1, 0, 3, 4, 8, 8)[row % 6] :] = -100
         return Batch(rows[:, :-1].contiguous(), targets)
 
     def validation_batches(self, batch_size):
@@ -143,7 +144,8 @@ def test_accumulation_takes_the_mean_over_all_scored_tokens(accumulate):
     for name, p in model.named_parameters():
         p.register_post_accumulate_grad_hook(lambda p, name=name: seen.__setitem__(name, p.grad.clone()))
     twin = build_model(cfg, 8)
-    batches = [task.train_batch(i, 2) for i in range(accumulate)]
+    whole = task.train_batch(0, 2 * accumulate)
+    batches = [whole.rows(2 * i, 2) for i in range(accumulate)]
     logits = torch.cat([twin(b.tokens) for b in batches])
     F.cross_entropy(
         logits.flatten(0, 1), torch.cat([b.targets for b in batches]).flatten(), ignore_index=-100
