@@ -1,6 +1,6 @@
 """Peak memory of one piece of a benchmark's work, in a process of its own.
 
-``python -m attnzoo.measure.fresh`` takes one JSON description and prints one JSON result.
+``python -m attnzoo.measure.fresh`` reads one JSON description on standard input and prints one JSON result.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ def fresh_peak(
     return in_own_process("attnzoo.measure.fresh", work | {"threads": torch.get_num_threads()}, timeout)
 
 
-def main(description: str) -> None:
+def main() -> None:
     """What the process does that `fresh_peak` starts."""
     processes.end_with_parent()
     return_freed_memory()
-    print(json.dumps(_measure(json.loads(description))))
+    print(json.dumps(_measure(json.load(sys.stdin))))
 
 
 def _measure(description: dict[str, Any]) -> dict[str, Any]:
@@ -77,4 +77,4 @@ def _measure(description: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

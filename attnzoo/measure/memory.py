@@ -6,7 +6,7 @@ process also reports how far its own resident memory rose (VmHWM, reset before t
 /proc, which a child inherits from its parent and so may hide a small rise; none is forked there).
 On CUDA the peak is the caching allocator's, after a reset.
 
-``python -m attnzoo.measure.memory`` takes one JSON description and prints one JSON result.
+``python -m attnzoo.measure.memory`` reads one JSON description on standard input and prints one JSON result.
 """
 
 from __future__ import annotations
@@ -112,9 +112,10 @@ def _describe(
 
 
 def in_own_process(module: str, description: dict[str, Any], timeout: float | None) -> dict[str, Any]:
-    """What ``main`` of a module prints for a description; where it fails, its status and reasons."""
+    """What ``main`` of a module prints for a description, which it reads on standard input: arguments are for all to see, and a
+    backend's options may hold a secret. Where it fails, its status and reasons."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        process = processes.start(module, [json.dumps(description)], out=out, err=err)
+        process = processes.start(module, out=out, err=err, given=json.dumps(description))
         try:
             status = process.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -132,11 +133,11 @@ def in_own_process(module: str, description: dict[str, Any], timeout: float | No
         return nothing("failed", [f"the process that measured memory ended with status {status}: {said}"])
 
 
-def main(description: str) -> None:
+def main() -> None:
     """What the process does that `train_step_memory` starts."""
     processes.end_with_parent()
     return_freed_memory()
-    print(json.dumps(_measure(json.loads(description))))
+    print(json.dumps(_measure(json.load(sys.stdin))))
 
 
 def _measure(description: dict[str, Any]) -> dict[str, Any]:
@@ -204,4 +205,4 @@ def process_peak() -> int:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

@@ -6,6 +6,7 @@ import io
 import json
 import signal
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -47,6 +48,23 @@ def child(monkeypatch):
 def test_what_it_prints_last_is_the_result(child):
     child(0, said='loading\n{"status": "ok", "bytes": 7}\n')
     assert memory.in_own_process("any", {}, 5.0) == {"status": "ok", "bytes": 7}
+
+
+def test_what_it_is_told_no_other_process_can_read(monkeypatch):
+    """Its arguments stand in the list of processes; the real process reads its description and answers."""
+    seen, real = [], memory.processes.start
+
+    def start(module, arguments=(), **how):
+        seen.append(process := real(module, arguments, **how))
+        seen.append(Path(f"/proc/{process.pid}/cmdline").read_bytes() if Path("/proc/self").exists() else b"")
+        return process
+
+    monkeypatch.setattr(memory.processes, "start", start)
+    description = {"device": "nowhere", "threads": 1, "attention": {"name": "mine", "options": {"api_key": "hush"}}}
+    found = memory.in_own_process("attnzoo.measure.memory", description, 120.0)
+    assert found["status"] == "failed"
+    assert "model" in found["reasons"][0]  # it has read that there is none
+    assert b"hush" not in seen[1]
 
 
 @pytest.mark.parametrize(
@@ -144,5 +162,6 @@ def test_main_prints_one_line_of_json(monkeypatch):
     monkeypatch.setattr(memory, "_measure", lambda description: {"n": description["n"]})
     written = io.StringIO()
     monkeypatch.setattr(memory.sys, "stdout", written)
-    memory.main('{"n": 3}')
+    monkeypatch.setattr(memory.sys, "stdin", io.StringIO('{"n": 3}'))
+    memory.main()
     assert json.loads(written.getvalue()) == {"n": 3}
