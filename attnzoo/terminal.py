@@ -24,6 +24,11 @@ def printable(text: object) -> str:
     return _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", str(text))
 
 
+def say(line: str) -> None:
+    """A line on standard error, at once."""
+    print(printable(line), file=sys.stderr, flush=True)
+
+
 def one_line(error: BaseException) -> str:
     """An exception of somebody else's code as 'Type: message', printable and of a length that can be read."""
     try:

@@ -99,7 +99,7 @@ def test_what_a_run_holds_is_text_in_the_output_of_train(debug, monkeypatch, cap
 
 def test_what_a_cell_and_a_start_say_is_text(capsys) -> None:
     from attnzoo.comparison.run import Progress
-    from attnzoo.training.notes import say
+    from attnzoo.terminal import say
 
     bad = "x\x1b[2J\x9b\u202e"
     say(bad)

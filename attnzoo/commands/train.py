@@ -11,13 +11,12 @@ a checkpoint (exit status 130 and 143).
 
 from __future__ import annotations
 
-import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from attnzoo.commands import EXIT, add_overrides, composed, failed
 from attnzoo.errors import shortened
-from attnzoo.terminal import printable
+from attnzoo.terminal import printable, say
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -43,12 +42,12 @@ def run(arguments: Namespace) -> int:
         if arguments.debug:
             from attnzoo.training.closing import last_traceback
 
-            print(printable(last_traceback(Path(cfg.run_dir).expanduser() / "log.txt")), file=sys.stderr)
+            say(last_traceback(Path(cfg.run_dir).expanduser() / "log.txt"))
         else:
             where = f"{error['type']} at {error['frame']}; the traceback is in {cfg.run_dir}/log.txt"
-            print(printable(where), file=sys.stderr)
+            say(where)
     print_table([record])
     for line in record.get("warnings", []):
-        print(printable(f"warning: {shortened(line)}"), file=sys.stderr)
+        say(f"warning: {shortened(line)}")
     print(printable(f"run folder: {cfg.run_dir}"))
     return EXIT.get(record["status"], 1) or int(failed(record))

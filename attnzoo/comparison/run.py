@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ from attnzoo.errors import AttnzooError, RequestError, Stopped
 from attnzoo.lock import locked
 from attnzoo.measure.record import Record
 from attnzoo.report import write_report
-from attnzoo.terminal import printable
+from attnzoo.terminal import say
 from attnzoo.training.config import CompareConfig
 from attnzoo.training.init_from import identified
 from attnzoo.training.stopping import Stopping
@@ -71,7 +70,7 @@ def carry_out(plan: Plan, *, started: float | None = None) -> list[Record]:
         plan = with_texts(plan)
         cells = plan.cells
         if longer := more_steps(plan):
-            print(printable(longer), file=sys.stderr, flush=True)
+            say(longer)
         write_plan(plan)
         done = {cell.run for cell in cells if cell.finished()}
         to_do = [cell for cell in cells if cell.run not in done]
@@ -92,7 +91,7 @@ def carry_out(plan: Plan, *, started: float | None = None) -> list[Record]:
         if to_do or account.timing:
             parts = account.parts()
             write_time(folder, parts)
-            print(account_line(parts), file=sys.stderr, flush=True)
+            say(account_line(parts))
     if untimed:
         raise AttnzooError("the cells have no timings from this start; the same command takes them again", untimed)
     records = [Record.load(cell.folder / "record.json") for cell in cells]
@@ -122,7 +121,7 @@ def _loaded(cells: list[Cell]) -> Iterator[None]:
     wandb = () if cells[0].cfg.logger.wandb == "disabled" else ("wandb.sdk.launch.inputs.internal", "requests")
     with processes.preloaded(NEEDED, *wandb) as why_not:
         if why_not:
-            print(f"each cell loads torch and Lightning anew: {why_not}", file=sys.stderr, flush=True)
+            say(f"each cell loads torch and Lightning anew: {why_not}")
         yield
 
 
@@ -132,12 +131,12 @@ class Progress:
     def __init__(self, total: int, kept: int, account: Account) -> None:
         self.total, self.ended, self.account = total, kept, account
         if kept:
-            print(f"{kept} of {total} cells were finished before and are kept", file=sys.stderr, flush=True)
+            say(f"{kept} of {total} cells were finished before and are kept")
 
     def __call__(self, cell: Cell, record: Record, seconds: float) -> None:
         self.ended += 1
         self.account.add(record, seconds)
-        print(printable(f"[{self.ended}/{self.total}] {cell.run}: {summary_line(record)}"), file=sys.stderr, flush=True)
+        say(f"[{self.ended}/{self.total}] {cell.run}: {summary_line(record)}")
 
 
 def summary_line(record: Record) -> str:
@@ -161,6 +160,6 @@ def _log_summary(plan: Plan) -> None:
     arguments = [str(plan.folder), logger.wandb, logger.project, logger.group or ""]
     ended = call_alone("attnzoo.report.wandb_summary", arguments, log, limit=SUMMARY_SECONDS)
     if said := ended.said.strip():
-        print(said, file=sys.stderr, flush=True)
+        say(said)
     if ended.status or ended.limit:  # nothing of W&B's is a reason to fail
-        print(f"the summary for W&B: {ended.why}", file=sys.stderr, flush=True)
+        say(f"the summary for W&B: {ended.why}")

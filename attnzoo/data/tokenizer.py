@@ -12,7 +12,7 @@ from attnzoo.errors import RequestError, unknown
 
 
 class Tokenizer(Protocol):
-    """``state`` is JSON; `tokenizer_from_state` gives an equal tokenizer back."""
+    """``state`` is JSON; `tokenizer_from_state` gives an equal tokenizer back. ``piece`` is the spelling of one token."""
 
     name: str
     vocab_size: int
@@ -21,6 +21,7 @@ class Tokenizer(Protocol):
     def decode(self, ids: Iterable[int]) -> str: ...
     def encode_array(self, text: bytes) -> np.ndarray: ...
     def byte_lengths(self) -> np.ndarray: ...
+    def piece(self, token: int) -> str: ...
     def state(self) -> dict[str, Any]: ...
 
 
@@ -44,6 +45,9 @@ class ByteTokenizer:
     def byte_lengths(self) -> np.ndarray:
         """(V,) bytes that a token stands for."""
         return np.ones(self.vocab_size, dtype=np.int64)
+
+    def piece(self, token: int) -> str:
+        return f"byte {token}"
 
     def state(self) -> dict[str, Any]:
         return {"name": self.name}
@@ -94,10 +98,31 @@ class BPETokenizer:
 
     def byte_lengths(self) -> np.ndarray:
         """(V,) bytes that a token stands for: each character of a token's spelling is one byte."""
-        return np.array([len(self._model.id_to_token(i)) for i in range(self.vocab_size)], dtype=np.int64)
+        return np.array([len(self.piece(i)) for i in range(self.vocab_size)], dtype=np.int64)
+
+    def piece(self, token: int) -> str:
+        return self._model.id_to_token(token)
 
     def state(self) -> dict[str, Any]:
         return {"name": self.name, "model": self._model.to_str()}
+
+
+def differ(there: Tokenizer, here: Tokenizer) -> str:
+    """How two tokenizers differ in what their ids stand for; '' where text becomes the same ids.
+
+    >>> differ(ByteTokenizer(), ByteTokenizer())
+    ''
+    """
+    if there.state() == here.state():
+        return ""
+    if there.name != here.name:
+        return f"there {there.name}, here {here.name}"
+    both = range(min(there.vocab_size, here.vocab_size))
+    other = [i for i in both if there.piece(i) != here.piece(i)]
+    if there.vocab_size == here.vocab_size and not other:
+        return f"the same {len(both)} pieces, but text is cut into them by other rules"
+    first = f", the first {other[0]}: there {there.piece(other[0])!r}, here {here.piece(other[0])!r}" if other else ""
+    return f"{there.name} with {there.vocab_size} tokens there, {here.vocab_size} here; {len(other)} ids stand for others{first}"
 
 
 def make_tokenizer(name: str, train_text: bytes, vocab_size: int) -> Tokenizer:

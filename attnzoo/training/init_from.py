@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from attnzoo.errors import RequestError
 from attnzoo.files import read_json
 from attnzoo.measure.record import config_hash
+from attnzoo.terminal import say
 from attnzoo.training.config import RunConfig, is_export, load_config, to_dict
 
 if TYPE_CHECKING:
     from attnzoo.model import CausalLM
+    from attnzoo.tasks import Task
 
 Config = TypeVar("Config", bound=RunConfig)
 LARGEST_HEADER = 100_000_000  # bytes, as in safetensors itself
@@ -82,17 +84,18 @@ def weights_sha256(file: Path) -> str:
     return digest.hexdigest()
 
 
-def start_from(model: CausalLM, cfg: RunConfig) -> dict[str, Any]:
+def start_from(model: CausalLM, cfg: RunConfig, task: Task) -> dict[str, Any]:
     """Fill the model; returns the entry of the record's ``history``: path, config_hash, step, sha256.
 
     Raises:
-        RequestError: weights of another architecture, with every reason.
+        RequestError: weights of another architecture, or for a text in other tokens, with every reason.
     """
     from attnzoo.model.weights import load_weights
 
     assert cfg.trainer.init_from is not None
     folder = Path(cfg.trainer.init_from).expanduser()
-    faults, entry = _misfits(folder, cfg), {"path": str(folder), **_origin(folder), "sha256": cfg.trainer.init_sha256}
+    faults = [*_misfits(folder, cfg), *_other_tokens(folder, task)]
+    entry = {"path": str(folder), **_origin(folder), "sha256": cfg.trainer.init_sha256}
     try:
         load_weights(model, weights_file(folder))
     except RequestError as error:
@@ -115,6 +118,23 @@ def _misfits(folder: Path, cfg: RunConfig) -> list[str]:
         for key in FIT
         if key in there and key in asked and there[key] != asked[key]
     ]
+
+
+def _other_tokens(folder: Path, task: Task) -> list[str]:
+    """Where the same ids stand for other characters than those that the weights were trained on, which no shape tells."""
+    from attnzoo.data.tokenizer import differ
+    from attnzoo.training.saved import saved_tokenizer
+
+    if task.tokenizer is None:
+        return []
+    there, why = saved_tokenizer(folder)
+    if there is None and not is_export(folder) and load_config(folder).task.name == "text":
+        return [f"its tokens are not known: it {why}"]
+    if there is None:  # a synthetic task, or weights from elsewhere
+        say(f"{folder} {why}: its ids are taken for those of {task.tokenizer.name}")
+        return []
+    how = differ(there, task.tokenizer)
+    return [f"its tokens are others: {how}"] if how else []
 
 
 def _origin(folder: Path) -> dict[str, Any]:

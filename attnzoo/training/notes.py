@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +10,7 @@ import torch
 
 from attnzoo.files import finite
 from attnzoo.measure.environment import now, resolve_precision
-from attnzoo.terminal import printable
+from attnzoo.terminal import say
 from attnzoo.training.again import LENGTH, SPLIT
 from attnzoo.training.config import RunConfig
 from attnzoo.training.folder import RunFolder
@@ -108,10 +107,6 @@ def precision_of(cfg: RunConfig, folder: RunFolder, device: str) -> tuple[str, s
     if folder.resume_from is None or before in (None, here):
         return here, why
     return before, f"this run was started in it; {why}, which would be {here}"
-
-
-def say(line: str) -> None:
-    print(printable(line), file=sys.stderr, flush=True)
 
 
 def say_how_it_starts(cfg: RunConfig, folder: RunFolder, known: Notes) -> None:

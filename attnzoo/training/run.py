@@ -32,6 +32,7 @@ from attnzoo.model.lm import hidden_width
 from attnzoo.model.weights import save_weights
 from attnzoo.seeds import seeded
 from attnzoo.tasks import Task, build_task
+from attnzoo.terminal import say
 from attnzoo.training.after import correctness, costs, decoding, decoding_differs, leaks, sample
 from attnzoo.training.apart import apart
 from attnzoo.training.closing import close, failed, how_it_stopped, stopped_by
@@ -41,7 +42,7 @@ from attnzoo.training.folder import RunFolder
 from attnzoo.training.init_from import identified, start_from
 from attnzoo.training.kept import check_tokenizer, identity, keep_text
 from attnzoo.training.loggers import JsonLines, WandbLogger
-from attnzoo.training.notes import Notes, notes, precision_of, say, say_how_it_starts
+from attnzoo.training.notes import Notes, notes, precision_of, say_how_it_starts
 from attnzoo.training.probe import run_probe
 from attnzoo.training.stopping import Stopping
 from attnzoo.training.together import CELL_PATIENCE, process_faults, refuse_within_comparison
@@ -162,7 +163,7 @@ def prepare(run: Run) -> None:
     if reasons := refusals(cfg, run.model, run.device, run.precision):
         raise Refused(f"{cfg.attention.name} cannot run this", reasons)
     if cfg.trainer.init_from is not None and folder.resume_from is None:
-        run.notes.history.append(start_from(run.model, cfg))
+        run.notes.history.append(start_from(run.model, cfg, run.task))
     say_how_it_starts(cfg, folder, run.notes)
     if cfg.trainer.restart:
         folder.clear()

@@ -123,16 +123,28 @@ def load_task(folder: str | os.PathLike[str], cfg: RunConfig) -> Task:
     return build_task(cfg.task, data, cfg.seed)
 
 
+def saved_tokenizer(folder: Path) -> tuple[Tokenizer | None, str]:
+    """That of a run folder or an export, and why there is none. No model is built.
+
+    Raises:
+        RequestError: what is kept of it is damaged.
+    """
+    if is_export(folder):
+        return exported.load_tokenizer(folder), "was exported without a tokenizer"
+    tokenizer, _, why = text_of(folder, load_config(folder))
+    return tokenizer, why
+
+
 def _run(folder: Path) -> Saved:
     cfg, model = load_model(folder)
-    tokenizer, opening, why = _text(folder, cfg)
+    tokenizer, opening, why = text_of(folder, cfg)
     return Saved(
         named(cfg.model, cfg.attention).name, model, tokenizer, cfg.task.n_tokens,
         lambda: build_model(cfg, model.vocab_size), lambda: load_task(folder, cfg), opening, why,
     )  # fmt: skip
 
 
-def _text(folder: Path, cfg: RunConfig) -> tuple[Tokenizer | None, Tensor | None, str]:
+def text_of(folder: Path, cfg: RunConfig) -> tuple[Tokenizer | None, Tensor | None, str]:
     """A run's tokenizer, the opening of its validation split, and why there is none."""
     if kept := kept_text(folder):
         return tokenizer_from_state(kept["tokenizer"]), torch.tensor([kept["opening"]]), ""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,6 +18,7 @@ from attnzoo.cli import main
 from attnzoo.data.config import DataConfig
 from attnzoo.errors import RequestError
 from attnzoo.measure.record import config_hash
+from attnzoo.model.export import export
 from attnzoo.training import load_run, train
 from attnzoo.training.config import load_config, to_dict
 from attnzoo.training.kept import kept_sha256, kept_text
@@ -227,3 +230,37 @@ def as_before(folder):
     record = json.loads((folder / "record.json").read_text())
     record.pop("data")
     (folder / "record.json").write_text(json.dumps(record))
+
+
+def test_weights_for_other_tokens_are_refused_though_they_fit(run, tmp_path, capfd):
+    """Two texts whose BPEs have as many tokens: other characters for the same ids."""
+    cfg, _ = run
+    (tmp_path / "b.txt").write_text(text(0).translate(str.maketrans("aeiou", "eioua")))
+    data = replace(cfg.data, paths=[str(tmp_path / "b.txt")])
+    export(load_saved(cfg.run_dir).model, tmp_path / "model", load_saved(cfg.run_dir).tokenizer)
+    export(load_saved(cfg.run_dir).model, tmp_path / "bare")
+
+    def start(source, data=data):
+        trainer = replace(cfg.trainer, init_from=str(source))
+        return train(replace(cfg, data=data, trainer=trainer, run_dir=str(tmp_path / f"from-{Path(source).name}")))
+
+    for source in (cfg.run_dir, tmp_path / "model"):
+        with pytest.raises(RequestError, match="its weights do not fit this model") as caught:
+            start(source)
+        assert re.search(
+            r"its tokens are others: bpe with 280 tokens there, 280 here; \d+ ids stand for others, "
+            "the first 2[5-7]\\d: there '.+', here '.+'",
+            str(caught.value),
+        )
+        assert not (tmp_path / f"from-{Path(source).name}").exists()
+    assert start(cfg.run_dir, cfg.data).status == "ok"
+    shutil.rmtree(tmp_path / "from-run")
+    capfd.readouterr()
+    assert start(tmp_path / "bare").status == "ok"
+    assert "was exported without a tokenizer: its ids are taken for those of bpe" in capfd.readouterr().err
+    (tmp_path / "run/data.json").unlink()  # as in a folder of before
+    with pytest.raises(RequestError, match="its tokens are others"):  # made again of its text
+        start(cfg.run_dir)
+    (tmp_path / "a.txt").unlink()
+    with pytest.raises(RequestError, match="its tokens are not known: it needs its text"):
+        start(cfg.run_dir)
