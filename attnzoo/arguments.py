@@ -5,6 +5,7 @@ raises one error. torch is imported where a value of its own is asked for: setti
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Sequence
 from numbers import Integral, Real
 from typing import Any
@@ -13,6 +14,9 @@ from attnzoo.errors import RequestError, nearest, unknown
 
 Reasons = list[str]
 LARGEST_SEED = 2**32 - 1  # numpy and Lightning take no more
+DEVICES = ("auto", "cpu", "cuda", "cuda:N")
+DEVICE = re.compile(r"auto|cpu(:0)?|cuda(:[0-9]{1,3})?", re.ASCII)
+"""What a setting or an option may name a device by."""
 LARGEST = 2**31 - 1  # of counts: past it indices overflow in kernels, long after memory has ended
 
 
@@ -145,12 +149,21 @@ def device(name: str, value: Any, *, optional: bool = False, there: bool = True)
     except (RuntimeError, ValueError):  # what torch says lists twenty kinds
         near = nearest(value, ("cpu", "cuda", "mps", "meta")) if isinstance(value, str) else None
         return fault(name, value, expected, f"did you mean {near!r}?" if near else "")
-    if not there or found.type != "cuda":
+    return [f"{name}={value!r}: {reason}" for reason in not_there(found)] if there else []
+
+
+def not_there(device: Any) -> Reasons:
+    """Why this machine has no such CUDA device; nothing for devices of other kinds."""
+    import torch
+
+    device = torch.device(device)
+    if device.type != "cuda":
         return []
     if not torch.cuda.is_available():
-        return [f"{name}={value!r}: no CUDA device is available here"]
+        return ["no CUDA device is available here"]
     count = torch.cuda.device_count()
-    return [] if (found.index or 0) < count else [f"{name}={value!r}: there are {count} CUDA devices, counted from 0"]
+    there = "is 1 CUDA device" if count == 1 else f"are {count} CUDA devices"
+    return [] if (device.index or 0) < count else [f"there {there}, counted from 0"]
 
 
 def dtype(name: str, value: Any, *, floating: bool = False, optional: bool = False) -> Reasons:

@@ -63,6 +63,8 @@ class Capabilities:
         time, memory, state: declared growth exponents in T of a training step's time and memory and of the decoding state.
         shift_invariant: who may see whom depends on i - j alone, so that left padding changes nothing; block layouts that
             count from the first slot are not.
+        compiles: under torch.compile a training step gives the same numbers; where it is not known, ``trainer.compile=auto``
+            stays eager.
         bitwise_prefix: changing the future leaves earlier outputs bitwise equal (False: equal within rounding).
     """
 
@@ -86,6 +88,7 @@ class Capabilities:
     state: float = 1.0
     shift_invariant: bool = True
     bitwise_prefix: bool = True
+    compiles: bool = True
 
     def __post_init__(self) -> None:
         flags = [f.name for f in fields(self) if f.type == "bool"]

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from attnzoo.arguments import demand, fault, flag, instance, number, text, whole
+from attnzoo.arguments import demand, fault, flag, instance, not_there, number, text, whole
 from attnzoo.arguments import device as check_device
 from attnzoo.arguments import dtype as check_dtype
 from attnzoo.capabilities import Options, Request
@@ -165,8 +165,7 @@ def why_not(
         ),
         faults or _made(cls, values)[1],
     )
-    kind = torch.device(device).type
-    reasons = [] if kind != "cuda" or torch.cuda.is_available() else ["no CUDA device is available here"]
+    kind, reasons = torch.device(device).type, not_there(device)
     request = Request(
         n_heads=n_heads,
         n_kv_heads=n_kv_heads if n_kv_heads is not None else cls.default_kv_heads(n_heads),

@@ -65,7 +65,10 @@ def _convert(hint: Any, value: Any, path: str, faults: list[str]) -> Any:
     if get_origin(hint) in (Union, types.UnionType):
         if value is None and type(None) in get_args(hint):
             return None
-        hint = next(kind for kind in get_args(hint) if kind is not type(None))
+        scalars = [kind for kind in get_args(hint) if kind is not type(None)]
+        if len(scalars) > 1:  # a scalar of one type or another; which texts are meant is said where values are checked
+            return _convert_scalar(next((k for k in scalars if type(value) is k), scalars[0]), value, path, faults)
+        hint = scalars[0]
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         arguments, found = read(hint, value, f"{path}.")
         if isinstance(value, Mapping):

@@ -31,6 +31,7 @@ class Flex(Attention):
         training_devices=("cuda",),
         memory=1.0,
         bitwise_prefix=False,
+        compiles=False,
     )
     kernels = ("auto", "compiled", "eager")
 

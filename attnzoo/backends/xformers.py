@@ -36,6 +36,7 @@ class Xformers(Attention):
         training_devices=("cuda",),
         memory=1.0,
         bitwise_prefix=False,
+        compiles=False,
     )
 
     @classmethod

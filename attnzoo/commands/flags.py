@@ -7,7 +7,7 @@ import re
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Sequence
 
-from attnzoo.arguments import LARGEST, LARGEST_SEED
+from attnzoo.arguments import DEVICE, DEVICES, LARGEST, LARGEST_SEED
 from attnzoo.errors import unknown
 
 MOST_TOKENS = 2**20  # of one row: what is longer fits into no memory here
@@ -81,9 +81,9 @@ def place(text: str) -> str:
 
 def device(text: str) -> str:
     """A device by its name; whether it is there is asked later, of torch."""
-    if text == "auto" or re.fullmatch(r"(cpu|cuda)(:[0-9]{1,3})?", text, re.ASCII):
+    if DEVICE.fullmatch(text):
         return text
-    raise ArgumentTypeError(unknown("device", text, ("auto", "cpu", "cuda")))
+    raise ArgumentTypeError(unknown("device", text, DEVICES))
 
 
 tokens = whole(1, MOST_TOKENS)

@@ -81,7 +81,8 @@ def all_rounds(plan: Plan) -> list[Rounds]:
     for cell in plan.cells:
         if cell.timed:
             trainer = cell.cfg.trainer
-            how = (trainer.batch_size, trainer.device, trainer.precision, cell.cfg.task.n_tokens, cell.cfg.measure)
+            machine = (trainer.device, trainer.precision, trainer.tf32, trainer.compile)
+            how = (trainer.batch_size, *machine, cell.cfg.task.n_tokens, cell.cfg.measure)
             groups.setdefault(repr(how), []).append(cell)
     return [
         Rounds(cells, f"timing-{n}" if n > 1 else "timing", plan.baseline) for n, cells in enumerate(groups.values(), 1)

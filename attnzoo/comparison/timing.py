@@ -39,6 +39,7 @@ def time_variants(variants: Mapping[str, Mapping[str, Any]], baseline: str) -> d
     Returns:
         {"cost": {variant: timings}, "environment"}: where a model cannot be built, its training step says why.
     """
+    from attnzoo.measure.arithmetic import need_tf32, resolve_compile, tf32
     from attnzoo.measure.cost import time_models
     from attnzoo.measure.environment import environment, resolve_device, resolve_precision
     from attnzoo.measure.length import length_sweep
@@ -50,6 +51,7 @@ def time_variants(variants: Mapping[str, Mapping[str, Any]], baseline: str) -> d
     first = next(iter(configs.values()))
     device = resolve_device(first.trainer.device)
     precision, why = resolve_precision(first.trainer.precision, device)
+    need_tf32(first.trainer.tf32, device)
     models, timed = {}, dict[str, dict[str, Any]]()
     for name, cfg in configs.items():
         try:
@@ -60,19 +62,25 @@ def time_variants(variants: Mapping[str, Mapping[str, Any]], baseline: str) -> d
             timed[name] = {
                 "train_step_ms": {"median": None, "low": None, "high": None, "status": status, "reasons": reasons}
             }
-    if models:
-        timed |= time_models(
-            models,
-            task_shape=(first.trainer.batch_size, first.task.n_tokens),
-            measure=first.measure,
-            baseline=baseline if baseline in models else None,
-            precision=precision,
-        )
-    if models and first.measure.lengths:
-        for name, sweep in length_sweep(models, measure=first.measure, precision=precision).items():
-            timed[name]["length_sweep"] = sweep
+    modules = [module for model in models.values() for module in model.attention_modules()]
+    compiled, reason = resolve_compile(first.trainer.compile, device, modules)  # one for all
+    with tf32(first.trainer.tf32, device):
+        if models:
+            timed |= time_models(
+                models,
+                task_shape=(first.trainer.batch_size, first.task.n_tokens),
+                measure=first.measure,
+                baseline=baseline if baseline in models else None,
+                precision=precision,
+                compiled=compiled,
+            )
+        if models and first.measure.lengths:
+            for name, sweep in length_sweep(models, measure=first.measure, precision=precision).items():
+                timed[name]["length_sweep"] = sweep
     there = environment(device, precision, why)
-    kept = ("attnzoo", "torch", "device", "device_name", "cpu", "threads", "precision", "git_commit", "start")
+    there |= {"tf32": first.trainer.tf32, "compiled": compiled, "compiled_reason": reason}
+    kept = ("attnzoo", "torch", "device", "device_name", "cpu", "threads", "precision", "tf32", "compiled", "compiled_reason",
+            "gpu", "git_commit", "start")  # fmt: skip
     return {"cost": timed, "environment": {key: there[key] for key in kept}}
 
 

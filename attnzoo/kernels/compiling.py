@@ -27,9 +27,14 @@ def threads() -> int:
 
 def one_graph(function: Function, backend: Any = "inductor") -> Function:
     """The function compiled whole: what cannot be one graph is an error, and not eager code in between."""
-    # its graphs count for it alone where torch can tell (2.13): the ninth of a function is an error
+    return own_graphs(function, fullgraph=True, backend=backend)
+
+
+def own_graphs(function: Function, **how: Any) -> Function:
+    """`torch.compile`, with graphs that count for this one alone where torch can tell (2.13): after eight of one function it
+    goes back to eager code in silence, or raises, and all models share one."""
     alone = {"isolate_recompiles": True} if "isolate_recompiles" in inspect.signature(torch.compile).parameters else {}
-    return torch.compile(function, fullgraph=True, backend=backend, **alone)  # type: ignore[call-overload]
+    return torch.compile(function, **how, **alone)  # type: ignore[call-overload]
 
 
 def growing() -> AbstractContextManager:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -26,7 +27,10 @@ class WithLibraries(Attention):
     @classmethod
     def declared(cls, options: Options, device: str = "cpu") -> Capabilities:
         library, own = cls._library(options), cls.own(options)
-        return own if library is None else library.declared(own, device == "cuda")
+        if library is None:
+            return own
+        # what a library launches is left whole by torch.compile at best, and was not tried on a CPU
+        return replace(library.declared(own, device == "cuda"), compiles=False)
 
     @classmethod
     def own(cls, options: Options) -> Capabilities:

@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
+from attnzoo.measure.arithmetic import autocast
 from attnzoo.measure.config import MeasureConfig
 from attnzoo.measure.latency import Contestant, Timing, take_turns
-from attnzoo.measure.step import MakeOptimizer, TrainStep, autocast, random_tokens
+from attnzoo.measure.step import MakeOptimizer, TrainStep, random_tokens
 from attnzoo.model.compiled import decoding_step
 from attnzoo.model.lm import CausalLM, ModelCache
 
@@ -51,6 +52,7 @@ def time_models(
     baseline: str | None = None,
     precision: str = "fp32",
     make_optimizer: MakeOptimizer | None = None,
+    compiled: bool = False,
     seed: int = 0,
 ) -> dict[str, dict[str, Any]]:
     """Time all models together: a training step, a prefill, and decoding per token, all models in turn in every round.
@@ -62,6 +64,7 @@ def time_models(
         task_shape: (B, T) of the training step.
         measure: rounds and seconds (shared by the three), decode_context and decode_tokens.
         baseline: the name that ratios refer to.
+        compiled: the training step, of every model.
 
     Returns:
         name -> {train_step_ms, train_tokens_per_s, prefill_ms, decode_ms_per_token}, each timing in the form of the
@@ -70,7 +73,7 @@ def time_models(
     batch_size, n_tokens = task_shape
     context, new = measure.decode_context, measure.decode_tokens
     stages: dict[str, Callable[[CausalLM], Contestant]] = {
-        "train_step_ms": lambda m: train_contestant(m, batch_size, n_tokens, precision, make_optimizer),
+        "train_step_ms": lambda m: train_contestant(m, batch_size, n_tokens, precision, make_optimizer, compiled),
         "prefill_ms": lambda m: prefill_contestant(m, 1, context, precision),
         "decode_ms_per_token": lambda m: decode_contestant(m, 1, context, new, precision),
     }
@@ -92,14 +95,22 @@ def time_models(
 
 
 def train_contestant(
-    model: CausalLM, batch_size: int, n_tokens: int, precision: str, make_optimizer: MakeOptimizer | None = None
+    model: CausalLM,
+    batch_size: int,
+    n_tokens: int,
+    precision: str,
+    make_optimizer: MakeOptimizer | None = None,
+    compiled: bool = False,
 ) -> Contestant:
     """Forward, backward and optimiser step; the optimiser and its state come at the first call."""
     work: list[TrainStep] = []
 
     def run() -> None:  # set up at the first call, so that what fails there is this timing's reason
         if not work:
-            work.append(TrainStep(model, batch_size, n_tokens, precision=precision, make_optimizer=make_optimizer))
+            step = TrainStep(
+                model, batch_size, n_tokens, precision=precision, make_optimizer=make_optimizer, compiled=compiled
+            )
+            work.append(step)
         work[0]()
 
     return Contestant(run)

@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 import attnzoo
+from attnzoo.arguments import DEVICE, DEVICES, not_there
 from attnzoo.errors import RequestError, unknown
 from attnzoo.measure.gpu import gpu
 from attnzoo.redact import redacted_command
@@ -23,7 +24,7 @@ PACKAGES = (
     "torch", "lightning", "hydra-core", "omegaconf", "wandb", "xformers", "triton", "numpy", "safetensors", "rich",
     "flash-attn", "flash-linear-attention", "datasets", "tokenizers",
 )  # fmt: skip
-PRECISIONS = ("auto", "fp32", "bf16")
+PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 
 
 def environment(device: str = "cpu", precision: str | None = None, precision_reason: str | None = None) -> dict:
@@ -69,31 +70,36 @@ def versions() -> dict[str, str | None]:
 
 
 def resolve_device(device: str = "auto") -> str:
-    """'cpu', 'cuda' or 'cuda:1' from a request that may say 'auto'.
+    """'cpu', 'cuda' or 'cuda:1' from a request that may say 'auto'. A CUDA device with a number becomes the current one, on
+    which libraries launch their kernels.
 
     Raises:
         RequestError: an unknown device, or CUDA where there is none.
     """
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
+    if not DEVICE.fullmatch(device):
+        raise RequestError(unknown("device", device, DEVICES))
     kind, _, index = device.partition(":")
-    if kind not in ("cpu", "cuda") or (index and not index.isdigit()):
-        raise RequestError(unknown("device", device, ("auto", "cpu", "cuda")))
     if kind == "cuda":
         if not torch.cuda.is_available():
             raise RequestError("device=cuda: torch finds no CUDA device here", ["device=cpu and device=auto work"])
-        if index and int(index) >= torch.cuda.device_count():
-            raise RequestError(f"device={device}: there are {torch.cuda.device_count()} CUDA devices, counted from 0")
-    return device
+        if missing := not_there(device):
+            raise RequestError(f"device={device}: {missing[0]}")
+        if index:
+            torch.cuda.set_device(int(index))
+    return device if kind == "cuda" else kind
 
 
 def resolve_precision(precision: str = "auto", device: str = "cpu") -> tuple[str, str]:
-    """('fp32' or 'bf16', why). 'auto' takes bf16 only where the device multiplies it in hardware.
+    """('fp32', 'bf16' or 'fp16', why). 'auto' takes bf16 only where the device multiplies it in hardware.
 
     A CPU without such instructions emulates bf16, up to hundreds of times slower than fp32.
     """
     if precision not in PRECISIONS:
         raise RequestError(unknown("precision", precision, PRECISIONS))
+    if precision == "fp16" and torch.device(device).type != "cuda":
+        raise RequestError(f"precision=fp16: it is for CUDA, and the device is {device}; bf16 and fp32 run on a CPU")
     if precision != "auto":
         return precision, "asked for by name"
     if torch.device(device).type == "cuda":

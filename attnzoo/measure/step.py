@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
 
+from attnzoo.kernels.compiling import own_graphs
+from attnzoo.measure.arithmetic import autocast
 from attnzoo.model.lm import CausalLM
 
 MakeOptimizer = Callable[[nn.Module], torch.optim.Optimizer]
@@ -18,7 +19,8 @@ class TrainStep:
 
     Args:
         model: put in training mode by each call.
-        precision: fp32, or bf16 for autocast.
+        precision: fp32, or bf16 and fp16 for autocast; no loss is scaled, which changes no time.
+        compiled: the forward pass and its backward, by torch.compile.
         make_optimizer: AdamW over all parameters when None.
     """
 
@@ -30,8 +32,10 @@ class TrainStep:
         *,
         precision: str = "fp32",
         make_optimizer: MakeOptimizer | None = None,
+        compiled: bool = False,
     ) -> None:
         self.model, self.precision = model, precision
+        self.network = own_graphs(model.forward) if compiled else model.__call__
         self.optimizer = (make_optimizer or adamw)(model)
         for group in self.optimizer.param_groups:
             group["lr"] = 0.0
@@ -41,7 +45,7 @@ class TrainStep:
     def __call__(self) -> None:
         self.model.train()
         with autocast(self.precision, self.tokens.device):
-            loss = self.model.loss(self.model(self.tokens), self.targets)
+            loss = self.model.loss(self.network(self.tokens), self.targets)
         loss.backward()
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
@@ -56,13 +60,6 @@ class TrainStep:
 def adamw(model: nn.Module) -> torch.optim.Optimizer:
     """Two moments a parameter, as most people train."""
     return torch.optim.AdamW(model.parameters(), fused=True)
-
-
-def autocast(precision: str, device: torch.device | str) -> AbstractContextManager:
-    """bf16 autocast on the device, or nothing."""
-    if precision == "fp32":
-        return nullcontext()
-    return torch.autocast(torch.device(device).type, torch.bfloat16)
 
 
 def random_tokens(model: CausalLM, batch_size: int, n_tokens: int, seed: int = 0) -> Tensor:

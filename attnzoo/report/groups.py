@@ -8,7 +8,10 @@ from typing import Any
 
 from attnzoo.report.records import dig, mapping
 
-PLACE = ("environment.device", "environment.cpu", "environment.precision", "environment.threads", "cost.shape")
+PLACE = (
+    "environment.device", "environment.cpu", "environment.precision", "environment.threads", "environment.tf32",
+    "environment.compiled", "cost.shape",
+)  # fmt: skip
 DATA = ("data.sha256", "quality.data.sha256")
 LONGEST = 80  # characters of a name
 _PLACED = ("source", "planned")

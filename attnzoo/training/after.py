@@ -13,6 +13,7 @@ from attnzoo.checks.canary import entropy_canary
 from attnzoo.checks.leak_rounding import explained
 from attnzoo.checks.leak_setup import rounding
 from attnzoo.checks.measured import measured_size
+from attnzoo.measure.arithmetic import DTYPES, autocast
 from attnzoo.measure.cost import model_costs, time_models
 from attnzoo.measure.failures import failed_timings
 from attnzoo.measure.memory import train_step_memory
@@ -20,7 +21,6 @@ from attnzoo.model import CausalLM, build_model
 from attnzoo.model.config import attention_of_layers, resized
 from attnzoo.tasks import Task
 from attnzoo.training.config import RunConfig
-from attnzoo.training.evaluate import autocast
 from attnzoo.training.optim import build_optimizer
 
 LONGEST_SAMPLE = 256
@@ -51,9 +51,9 @@ def decoding(model: CausalLM, task: Task, device: str, precision: str) -> dict[s
     tokens = next(iter(task.validation_batches(1))).tokens.to(device)
     n_tokens = tokens.shape[1]
     singly = min(DECODED, n_tokens // 2)
-    with autocast(device, precision):
+    with autocast(precision, device):
         parallel = model(tokens)
-        cache = model.new_cache(1, n_tokens, dtype=torch.bfloat16 if precision == "bf16" else None)
+        cache = model.new_cache(1, n_tokens, dtype=None if precision == "fp32" else DTYPES[precision])
         parts = [model(tokens[:, : n_tokens - singly], cache=cache)]
         kernels: dict[str, str | None] = {"prefill": model.kernel}
         for i in range(n_tokens - singly, n_tokens):
@@ -76,7 +76,7 @@ def leaks(model: CausalLM, task: Task, cfg: RunConfig, device: str, precision: s
     """
 
     def logits(tokens: torch.Tensor) -> torch.Tensor:
-        with autocast(device, precision):
+        with autocast(precision, device):
             return model(tokens)
 
     subject = model if precision == "fp32" else logits
@@ -90,14 +90,14 @@ def leaks(model: CausalLM, task: Task, cfg: RunConfig, device: str, precision: s
     canary = entropy_canary(
         lambda: build_model(replace(cfg, model=narrow), task.vocab_size),
         task.vocab_size, n_tokens=min(32, task.n_tokens), seed=cfg.seed, device=device,
-        within=lambda: autocast(device, precision),
+        within=lambda: autocast(precision, device),
     )  # fmt: skip
     seen = task.train_batch(0, cfg.trainer.batch_size).tokens.flatten().bincount()
     trained = entropy_canary(
         lambda: copy.deepcopy(model), task.vocab_size, n_tokens=task.n_tokens, batch_size=cfg.trainer.batch_size,
         steps=CANARY_STEPS, learning_rate=1e-3, seed=cfg.seed, device=device, name="entropy_canary_trained",
         alphabet=seen.argsort(descending=True)[: int((seen > 0).sum().clamp(min=2))].tolist(),
-        within=lambda: autocast(device, precision),
+        within=lambda: autocast(precision, device),
     )  # fmt: skip
     return replace(report, tests=[*report.tests, canary, trained]).to_dict()
 
@@ -121,12 +121,14 @@ def correctness(cfg: RunConfig, device: str, model: CausalLM, task: Task, precis
     for attention in {repr(a): a for a in model.attention_modules()}.values():
         first.results += measured_size(
             attention, batch=cfg.trainer.batch_size, n_tokens=task.n_tokens, device=device,
-            dtype=torch.bfloat16 if precision == "bf16" else torch.float32,
+            dtype=DTYPES[precision],
         )  # fmt: skip
     return replace(first, subject=cfg.attention.name).to_dict()
 
 
-def costs(model: CausalLM, task: Task, cfg: RunConfig, device: str, precision: str) -> dict[str, Any]:
+def costs(
+    model: CausalLM, task: Task, cfg: RunConfig, device: str, precision: str, compiled: bool = False
+) -> dict[str, Any]:
     """The record's cost of this model alone: counts, timings if asked for, peak memory of a step in a process of its own."""
     shape, measure = (cfg.trainer.batch_size, task.n_tokens), cfg.measure
     found = model_costs(model, batch_size=shape[0], n_tokens=shape[1], context=measure.decode_context)
@@ -134,7 +136,7 @@ def costs(model: CausalLM, task: Task, cfg: RunConfig, device: str, precision: s
         name = cfg.attention.name
         found |= time_models(
             {name: model}, task_shape=shape, measure=measure, precision=precision, seed=cfg.seed,
-            make_optimizer=lambda timed: build_optimizer(timed, cfg.trainer),
+            compiled=compiled, make_optimizer=lambda timed: build_optimizer(timed, cfg.trainer),
         )[name]  # fmt: skip
     if measure.memory:
         peak = train_step_memory(

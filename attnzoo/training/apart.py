@@ -7,12 +7,13 @@ from typing import Any
 
 import torch
 
+from attnzoo.measure.arithmetic import autocast
 from attnzoo.model import CausalLM
 from attnzoo.shapes import IGNORE
 from attnzoo.tasks import Task
 from attnzoo.training.callbacks import due
 from attnzoo.training.config import TrainerConfig
-from attnzoo.training.evaluate import autocast, summed_loss
+from attnzoo.training.evaluate import summed_loss
 from attnzoo.training.stream import StepStream
 
 WINDOWS = 4
@@ -67,7 +68,7 @@ def _again(model: CausalLM, task: Task, cfg: TrainerConfig, device: str, precisi
                 found = []
                 for trains in (False, True):
                     model.train(trains)
-                    with torch.set_grad_enabled(trains), autocast(device, precision):
+                    with torch.set_grad_enabled(trains), autocast(precision, device):
                         _, logits = summed_loss(model, batch)
                     nats = torch.nn.functional.cross_entropy(
                         logits.detach().float().transpose(1, 2), batch.targets, ignore_index=IGNORE, reduction="none"

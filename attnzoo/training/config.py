@@ -30,9 +30,10 @@ class TrainerConfig:
         muon_lr, adamw_lr, weight_decay, betas: of the optimisers; decay touches matrices only.
         schedule: wsd (linear decay over the last decay_fraction) or cosine; warmup_steps come first.
         grad_clip: largest gradient norm; 0 is off.
-        precision: auto (bf16 where the device multiplies it fast, else fp32), fp32 or bf16.
-        compile: torch.compile the network.
-        device: auto, cpu or cuda.
+        precision: auto (bf16 where the device multiplies it fast, else fp32), fp32, bf16, or fp16 (CUDA only; losses are scaled).
+        tf32: float32 products of a CUDA device may round their factors to 10 bits.
+        compile: torch.compile the training step: true, false, or auto (on CUDA, where it is known to give the same numbers).
+        device: auto, cpu, cuda or cuda:N.
         eval_every: steps between validations, 0 for the end only; log_every: steps between log lines.
         checkpoint_every: steps between resumable checkpoints, 0 for the end only.
         resume: there must be a run to go on with; without it, too, a run that is not finished is gone on with.
@@ -56,7 +57,8 @@ class TrainerConfig:
     decay_fraction: float = 0.4
     grad_clip: float = 1.0
     precision: str = "auto"
-    compile: bool = False
+    tf32: bool = False
+    compile: bool | str = "auto"
     device: str = "auto"
     eval_every: int = 100
     log_every: int = 10

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from attnzoo.training.evaluate import autocast, summed_loss
+from attnzoo.measure.arithmetic import autocast
+from attnzoo.training.evaluate import summed_loss
 from attnzoo.training.stream import Window
 
 
@@ -25,7 +26,7 @@ def first_nonfinite(model: nn.Module, window: Window, precision: str = "fp32") -
     found: list[str] = []
     with _watch(model, found):
         for batch in window.batches:
-            with autocast(batch.tokens.device, precision):
+            with autocast(precision, batch.tokens.device):
                 loss = summed_loss(model.forward, batch)[0] / window.n_scored  # forward: never the compiled call
             if not found and not loss.isfinite():
                 found.append("the loss")

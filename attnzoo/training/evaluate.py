@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 
 import torch
 from torch.nn import functional as F
 
+from attnzoo.measure.arithmetic import autocast
 from attnzoo.model import CausalLM
 from attnzoo.shapes import IGNORE
 from attnzoo.tasks import Batch, Task
 from attnzoo.training.stream import to_device
-
-
-def autocast(device: torch.device | str, precision: str) -> AbstractContextManager:
-    """The context a forward pass runs in: bfloat16 autocast for 'bf16', nothing for 'fp32'."""
-    return torch.autocast(torch.device(device).type, torch.bfloat16, enabled=precision == "bf16")
 
 
 def summed_loss(model, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
@@ -40,7 +35,7 @@ def evaluate(
 
     Args:
         batch_size: sequences at a time; it does not change the result.
-        precision: 'fp32' or 'bf16'.
+        precision: 'fp32', 'bf16' or 'fp16'.
         before_batch: called before each batch; what it raises ends the scoring.
 
     Returns:
@@ -57,7 +52,7 @@ def evaluate(
             before_batch()
             scored += int((batch.targets != IGNORE).sum())
             batch = to_device(batch, device)
-            with autocast(device, precision):
+            with autocast(precision, device):
                 loss, logits = summed_loss(model, batch)
             total += loss.double()
             if task.chance is not None:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from lightning import Trainer
 from lightning.pytorch.loggers.logger import Logger
+from lightning.pytorch.plugins import MixedPrecision
 from lightning.pytorch.plugins.environments import LightningEnvironment
 
 from attnzoo.model import CausalLM
@@ -53,6 +54,7 @@ def fit(
     seed: int,
     device: str = "cpu",
     precision: str = "fp32",
+    compiled: bool = False,
     loggers: Sequence[Logger] = (),
     checkpoint: Path | None = None,
     resume_from: Path | None = None,
@@ -64,7 +66,7 @@ def fit(
 
     Args:
         seed: of dropout; batches come from the task's own seed.
-        device, precision: resolved, not 'auto'.
+        device, precision, compiled: resolved, not 'auto'.
         checkpoint: where to keep the resumable state; None keeps none.
         resume_from: a checkpoint to go on from, with the same settings, ``max_steps`` aside.
         title: in front of the progress.
@@ -77,7 +79,7 @@ def fit(
     """
     stop = stop or Stopping()
     stream = StepStream(task, cfg.batch_size, cfg.accumulate, cfg.max_steps)
-    module = TrainingModule(model, cfg, stream, precision)
+    module = TrainingModule(model, cfg, stream, precision, compiled)
     validation = Validation(task, stop)
     callbacks = [RandomState(seed), StopAtNonFinite(), StepNumbers(), validation, Rows(), EndBetweenSteps(stop)]
     callbacks += [progress(title)] if cfg.progress else []
@@ -86,12 +88,15 @@ def fit(
         trainer = Trainer(
             accelerator="gpu" if torch.device(device).type == "cuda" else "cpu",
             devices=[torch.device(device).index or 0] if torch.device(device).type == "cuda" else 1,
-            precision="bf16-mixed" if precision == "bf16" else "32-true",
             max_steps=cfg.max_steps,
             max_epochs=-1,
             callbacks=callbacks,
             logger=list(loggers) or False,
-            plugins=[AtomicCheckpointIO(), LightningEnvironment()],  # one process, under Slurm too
+            plugins=[
+                AtomicCheckpointIO(),
+                LightningEnvironment(),
+                *mixed(precision, device),
+            ],  # one process, under Slurm too
             default_root_dir=str(checkpoint.parent) if checkpoint else None,
             enable_checkpointing=checkpoint is not None,
             enable_progress_bar=False,
@@ -104,6 +109,12 @@ def fit(
     stop.check()
     validation.score(trainer, module)  # where it was stopped after the last step
     return Fitted(validation.curve, tokens_seen(cfg.max_steps, cfg, task), dict(module.latest), module.kernel)
+
+
+def mixed(precision: str, device: str) -> list[MixedPrecision]:
+    """What Lightning is given for a 16-bit type; for fp16 with a scaler of losses. A name would be another type on a CPU."""
+    names: dict[str, Any] = {"bf16": "bf16-mixed", "fp16": "16-mixed"}
+    return [MixedPrecision(names[precision], torch.device(device).type)] if precision in names else []
 
 
 @contextmanager

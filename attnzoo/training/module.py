@@ -11,12 +11,16 @@ from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import Tensor, nn
 
 from attnzoo.errors import NumericalError
+from attnzoo.kernels.compiling import own_graphs
 from attnzoo.model import CausalLM
 from attnzoo.training.config import TrainerConfig
 from attnzoo.training.diagnose import first_nonfinite
 from attnzoo.training.evaluate import summed_loss
 from attnzoo.training.optim import Together, build_optimizer, schedule
 from attnzoo.training.stream import StepStream, Window
+
+MOST_SKIPPED = 40
+"""Steps that may overflow in a row: from the first scale, 2^16, so many halvings end far below 1."""
 
 
 class TrainingModule(LightningModule):
@@ -32,18 +36,22 @@ class TrainingModule(LightningModule):
         model: trained in place.
         cfg: optimiser settings.
         stream: where a bad step's data is fetched again from.
-        precision: 'fp32' or 'bf16', for the diagnosis; the trainer sets the context of training itself.
+        precision: 'fp32', 'bf16' or 'fp16', for the diagnosis; the trainer sets the context of training itself.
+        compiled: forward and backward passes, by torch.compile.
 
     ``kernel`` is what computed the attention of the first step taken; ``row`` what is to be logged of the current one;
-    ``updating`` says that the parameters are between two steps' values.
+    ``updating`` says that the parameters are between two steps' values. In fp16 the trainer's scaler multiplies the loss; a step
+    whose gradient overflows so is left out and counted in ``skipped``, and `MOST_SKIPPED` in a row are no accident of scale.
     """
 
-    def __init__(self, model: CausalLM, cfg: TrainerConfig, stream: StepStream, precision: str) -> None:
+    def __init__(
+        self, model: CausalLM, cfg: TrainerConfig, stream: StepStream, precision: str, compiled: bool = False
+    ) -> None:
         super().__init__()
         self.automatic_optimization = False
         self.model, self.cfg, self.stream, self.precision = model, cfg, stream, precision
         # a bound function, not a second module: the state dict keeps one name a parameter
-        self.network = torch.compile(model.forward) if cfg.compile else model.__call__
+        self.network = own_graphs(model.forward) if compiled else model.__call__
         self.trained = [p for p in model.parameters() if p.requires_grad]
         self.lr_factor = 0.0
         self.loss_sum, self.n_summed = torch.zeros(()), 0
@@ -52,16 +60,19 @@ class TrainingModule(LightningModule):
         self.row: dict[str, float] = {}
         self.kernel: str | None = None
         self.updating, self.bad_step = False, torch.full((), math.inf)
+        self.skipped, self.in_a_row = torch.zeros(()), torch.zeros(())
 
     def configure_optimizers(self) -> Together:
         return build_optimizer(self.model, self.cfg)
 
     def on_fit_start(self) -> None:
-        self.bad_step = self.bad_step.to(self.device)
-        self.loss_sum = self.loss_sum.to(self.device)
+        for name in ("bad_step", "loss_sum", "skipped", "in_a_row"):
+            setattr(self, name, getattr(self, name).to(self.device))
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["running_loss"] = {"sum": float(self.loss_sum), "steps": self.n_summed, "latest": self.latest}
+        if self.scaler is not None:
+            checkpoint["skipped_steps"] = [float(self.skipped), float(self.in_a_row)]
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         running = checkpoint["running_loss"]
@@ -70,6 +81,12 @@ class TrainingModule(LightningModule):
             running["steps"],
             dict(running["latest"]),
         )
+        self.skipped, self.in_a_row = map(torch.tensor, checkpoint.get("skipped_steps", [0.0, 0.0]))
+
+    @property
+    def scaler(self) -> torch.amp.GradScaler | None:
+        """What keeps small gradients of fp16 from vanishing; its state is in the checkpoint."""
+        return getattr(self.trainer.precision_plugin, "scaler", None)
 
     def transfer_batch_to_device(self, batch: Window, device: torch.device, dataloader_idx: int) -> Window:
         return batch.to(device)
@@ -86,8 +103,10 @@ class TrainingModule(LightningModule):
             total += loss.detach()
         if self.kernel is None:
             self.kernel = self.model.kernel
+        if self.scaler is not None:
+            self.scaler.unscale_(optimizer.optimizer)
         self.norm = nn.utils.clip_grad_norm_(self.trained, self.cfg.grad_clip or math.inf)
-        self._skip_unless_finite(total + self.norm, step, cast(Together, optimizer.optimizer))
+        self._skip_unless_finite(self._must_be_finite(total, self.norm), step, cast(Together, optimizer.optimizer))
         if self.device.type == "cpu":
             self.assert_finite()
         self.updating = True  # until all of it is done, no state of this run is whole
@@ -97,6 +116,15 @@ class TrainingModule(LightningModule):
         self.n_summed += 1
         self.stream.done = step + 1
         self.updating = False
+
+    def _must_be_finite(self, loss: Tensor, norm: Tensor) -> Tensor:
+        """What is finite as long as nothing is wrong. A gradient may overflow by its scale, which then halves."""
+        if self.scaler is None:
+            return loss + norm
+        over = 1.0 - norm.isfinite().float()
+        self.skipped += over
+        self.in_a_row = (self.in_a_row + 1.0) * over
+        return torch.where(self.in_a_row > MOST_SKIPPED, math.nan, loss)
 
     def _skip_unless_finite(self, value: Tensor, step: int, optimizer: Together) -> None:
         self.bad_step = torch.where(value.isfinite(), self.bad_step, self.bad_step.clamp(max=step))
@@ -126,4 +154,7 @@ class TrainingModule(LightningModule):
         norm = math.nan if self.norm is None else float(self.norm)
         self.loss_sum.zero_()
         self.n_summed = 0
-        return {"train_loss_nats": mean, "grad_norm": norm, "lr_factor": self.lr_factor}
+        numbers = {"train_loss_nats": mean, "grad_norm": norm, "lr_factor": self.lr_factor}
+        if self.scaler is not None:
+            numbers |= {"loss_scale": self.scaler.get_scale(), "skipped_steps": float(self.skipped)}
+        return numbers

@@ -54,7 +54,7 @@ class Muon(torch.optim.Muon):
     """`torch.optim.Muon` with matrices of one shape orthogonalised together, in a precision the device multiplies fast.
 
     torch's own always goes through bfloat16, which a CPU without bf16 instructions multiplies some twenty times slower
-    than float32. Besides, a step with ``found_inf`` set changes nothing, as in torch's fused optimisers.
+    than float32. Besides, a step with ``found_inf`` set changes nothing, its momentum neither, as in torch's fused optimisers.
     """
 
     found_inf: Tensor | None = None
@@ -76,13 +76,15 @@ class Muon(torch.optim.Muon):
                 self.state[p]["momentum_buffer"] = torch.zeros_like(p)
         buffers = [self.state[p]["momentum_buffer"] for p in parameters]
         gradients = [p.grad for p in parameters if p.grad is not None]
+        if self.found_inf is not None:  # moved to where it is, a buffer stays as it is
+            keep = self.found_inf == 0
+            gradients = [torch.where(keep, g, held) for g, held in zip(gradients, buffers, strict=True)]
         torch._foreach_lerp_(buffers, gradients, 1 - momentum)
         ahead = torch._foreach_lerp(gradients, buffers, momentum) if group["nesterov"] else buffers
         updates = orthogonalise(torch.stack(ahead), group["ns_coefficients"], group["ns_steps"], group["eps"])
         decay, rows, columns = 1 - lr * group["weight_decay"], *parameters[0].shape
         scale = lr * 0.2 * math.sqrt(max(rows, columns))  # match_rms_adamw: arXiv:2502.16982
         if self.found_inf is not None:
-            keep = self.found_inf == 0
             updates = torch.where(keep, updates, 0.0)
             decay = torch.where(keep, decay, 1.0)
         torch._foreach_mul_(parameters, decay)
@@ -108,6 +110,8 @@ def orthogonalise(g: Tensor, coefficients: Sequence[float], steps: int, eps: flo
 class Together(torch.optim.Optimizer):
     """Several optimisers stepped as one, so that a step is counted, scheduled and saved once."""
 
+    _step_supports_amp_scaling = True  # a GradScaler then leaves it to `step` to change nothing, and reads no value
+
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         self.optimizers = list(optimizers)
         super().__init__([group for o in self.optimizers for group in o.param_groups], {})
@@ -121,7 +125,10 @@ class Together(torch.optim.Optimizer):
             self.state.update(o.state)
 
     def step(self, closure: Any = None) -> Any:
+        over = getattr(self, "found_inf", None)  # set by a GradScaler for the length of this call
         for o in self.optimizers:
+            if over is not None:
+                o.found_inf = torch.maximum(o.found_inf, over)  # type: ignore[attr-defined]  # `skip_if` has set it
             o.step()
             self.state.update(o.state)  # made at the first step
 

@@ -20,8 +20,9 @@ from attnzoo.data.sources import read_source
 from attnzoo.errors import Refused, RequestError, Stopped
 from attnzoo.files import finite
 from attnzoo.lock import locked
+from attnzoo.measure.arithmetic import DTYPES, need_tf32, resolve_compile, tf32
 from attnzoo.measure.diverged import diverged
-from attnzoo.measure.environment import environment, resolve_device
+from attnzoo.measure.environment import environment, resolve_device, resolve_precision
 from attnzoo.measure.failures import failure_lines
 from attnzoo.measure.outcome import outcome
 from attnzoo.measure.record import Record, config_hash
@@ -51,7 +52,6 @@ from attnzoo.training.wandb_run import WandbRun
 
 CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
 DOING = {"probe": "the probe task", "leak": "leak tests", "cost": "conformance, then time and memory"}
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 @dataclass
@@ -65,6 +65,7 @@ class Run:
     record: Record
     notes: Notes
     stop: Stopping
+    compiled: bool = False
     doing: str = "while building data and model"
     protected: Record | None = None
     wandb: WandbRun | None = None
@@ -116,12 +117,15 @@ def attempt(cfg: RunConfig, folder: RunFolder, stop: Stopping) -> Record:
         torch.set_num_threads(cfg.trainer.threads)
     device = resolve_device(cfg.trainer.device)
     precision, why = precision_of(cfg, folder, device)
+    if cfg.probe.enabled:
+        resolve_precision(cfg.probe.precision, device)
+    need_tf32(cfg.trainer.tf32, device)
     known = notes(cfg, folder, device, precision)
     run = Run(cfg, folder, device, precision, new_record(cfg, device, precision, why), known, stop)
     run.protected = folder.old if folder.old is not None and folder.old["status"] == "ok" else None
     try:
         prepare(run)
-        with seeded(None, device):
+        with tf32(cfg.trainer.tf32, device), seeded(None, device):
             stages(run)
         return close(run, "ok", [])
     except (KeyboardInterrupt, SystemExit) as ended:
@@ -172,6 +176,8 @@ def prepare(run: Run) -> None:
         folder.write_config(cfg)
     keep_text(folder.path, run.task)
     describe(record, cfg, run.model)
+    run.compiled, why = resolve_compile(cfg.trainer.compile, run.device, run.model.attention_modules())
+    record.environment.update(compiled=run.compiled, compiled_reason=why)
     run.wandb = open_wandb(cfg, folder)
     record.wandb = run.wandb.status()
 
@@ -193,6 +199,8 @@ def stages(run: Run) -> None:
         fitted = train_main(run)
     run.notes.kernel = fitted.kernel or run.notes.kernel
     record.quality = {**record.get("quality", {}), **quality(fitted, run.task)}
+    if "skipped_steps" in fitted.latest:
+        record.fp16 = {key: fitted.latest[key] for key in ("loss_scale", "skipped_steps")}
     warn(record, [line for line in [diverged(record)] if line])
     warn(record, apart(run.model, run.task, cfg.trainer, record.quality, run.device, run.precision))
     run.doing = "after training"
@@ -215,7 +223,7 @@ def stages(run: Run) -> None:
     if cfg.measure.enabled:
         with next_stage(run, "cost"):
             record.correct = correctness(cfg, run.device, run.model, run.task, run.precision)
-            record.cost = costs(run.model, run.task, cfg, run.device, run.precision)
+            record.cost = costs(run.model, run.task, cfg, run.device, run.precision, run.compiled)
             warn(record, failure_lines(record.cost))
         finish_stage(run, "cost")
 
@@ -293,7 +301,7 @@ def train_main(run: Run) -> Fitted:
     assert run.wandb is not None
     table = folder.path / "metrics.csv" if cfg.logger.csv else None
     return fit(
-        run.model, run.task, cfg.trainer, seed=cfg.seed, device=run.device, precision=run.precision,
+        run.model, run.task, cfg.trainer, seed=cfg.seed, device=run.device, precision=run.precision, compiled=run.compiled,
         loggers=[JsonLines(folder.metrics, folder.resume_step, table), WandbLogger(run.wandb)],
         checkpoint=folder.checkpoint, resume_from=folder.resume_from, title=f"{cfg.attention.name} · {run.task.name}",
         stop=run.stop, note=run.notes.at,
@@ -342,7 +350,7 @@ def new_record(cfg: RunConfig, device: str, precision: str, why: str) -> Record:
         n_kv_heads=cfg.model.n_kv_heads,
         seed=cfg.seed,
         config_hash=config_hash(to_dict(cfg)),
-        environment=environment(device, precision, why),
+        environment=environment(device, precision, why) | {"tf32": cfg.trainer.tf32},
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from attnzoo.arguments import LARGEST, LARGEST_SEED, shown
+from attnzoo.arguments import DEVICE, DEVICES, LARGEST, LARGEST_SEED, shown
 from attnzoo.data.sources import data_problems
 from attnzoo.model.config import hybrid_name, hybrid_parts
 from attnzoo.model.validation import (
@@ -15,6 +15,7 @@ from attnzoo.model.validation import (
     NOT_BELOW_ZERO,
     Bounds,
     at_least,
+    choice_fault,
     head_faults,
     keys,
     model_faults,
@@ -25,7 +26,7 @@ from attnzoo.tasks.config import TaskConfig
 from attnzoo.training.config import CompareConfig, RunConfig, SweepConfig
 
 OPTIMIZERS = ("muon", "adamw")
-PRECISIONS = ("auto", "fp32", "bf16")
+PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 CHOICES = {
     "task.name": ("text", "recall"),
     "probe.task.name": ("recall",),
@@ -34,7 +35,6 @@ CHOICES = {
     "trainer.optimizer": OPTIMIZERS,
     "trainer.schedule": ("wsd", "cosine"),
     "trainer.precision": PRECISIONS,
-    "trainer.device": ("auto", "cpu", "cuda"),
     "logger.wandb": ("offline", "online", "disabled"),
 }
 
@@ -77,6 +77,7 @@ BOUNDS: Bounds = [
     (AT_LEAST_TWO, *at_least(2)),
     (NOT_NEGATIVE, *NOT_BELOW_ZERO),
     (POSITIVE, *ABOVE_ZERO),
+    (["trainer.compile"], lambda x: x in (True, False, "auto"), "valid: true, false, auto"),
     (["trainer.decay_fraction"], lambda x: 0 <= x <= 1, "must be between 0 and 1"),
     (["seed"], lambda x: 0 <= x <= LARGEST_SEED, f"must be between 0 and {LARGEST_SEED}"),
 ]
@@ -89,6 +90,7 @@ def faults(cfg: RunConfig) -> list[str]:
     if beyond := [*_unwritable(plain(cfg)), *_too_large(plain(cfg))]:
         return beyond
     found = [*value_faults(cfg, BOUNDS, CHOICES), *model_faults(cfg.model, cfg.positions)]
+    found += _device_faults(cfg)
     if not all(0 <= beta < 1 for beta in cfg.trainer.betas):
         found.append(f"trainer.betas={list(cfg.trainer.betas)}: each must be at least 0 and below 1")
     if not all(n >= 1 for n in cfg.measure.lengths):
@@ -159,6 +161,19 @@ def machine_faults(cfg: RunConfig) -> list[str]:
     """What is missing on this machine: a folder that can be written, text files, packages."""
     data = data_problems(cfg.data) if cfg.task.name == "text" else []
     return [*_folder_faults(Path(cfg.run_dir).expanduser()), *data]
+
+
+def _device_faults(cfg: RunConfig) -> Iterator[str]:
+    """A device by no name there is, and what the CPU lacks where it is asked for by name."""
+    trainer = cfg.trainer
+    if not DEVICE.fullmatch(trainer.device):
+        yield choice_fault("trainer.device", trainer.device, DEVICES)
+    if not trainer.device.startswith("cpu"):
+        return
+    if trainer.precision == "fp16":
+        yield f"trainer.precision=fp16 with trainer.device={trainer.device}: fp16 is for CUDA; bf16 and fp32 run on a CPU"
+    if trainer.tf32:
+        yield f"trainer.tf32=true with trainer.device={trainer.device}: TF32 is a mode of CUDA devices"
 
 
 def _recall_faults(group: str, task: TaskConfig) -> Iterator[str]:

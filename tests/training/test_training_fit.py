@@ -254,8 +254,7 @@ def test_compiled_training_equals_eager_within_rounding(monkeypatch):
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))  # no C++ compiler, seconds less
     cfg = tiny(max_steps=3)
     eager, a = run(cfg)
-    cfg.trainer.compile = True
-    compiled, b = run(cfg)
+    compiled, b = run(cfg, compiled=True)
     assert list(compiled.state_dict()) == list(eager.state_dict())
     assert a.curve[-1]["val_loss_nats"] == pytest.approx(b.curve[-1]["val_loss_nats"], rel=1e-3)
 
