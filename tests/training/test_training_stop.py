@@ -25,9 +25,13 @@ BOTH = pytest.mark.parametrize(("signum", "status"), [(signal.SIGINT, 130), (sig
 
 @pytest.fixture(autouse=True)
 def _plain_handlers(_signals):
-    """As in a process of one's own; a worker of pytest may have its own."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    """As in a process of one's own; a worker of pytest may have its own, and a job in the background ignores Ctrl-C."""
+    ours = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    before = {signum: signal.signal(signum, handler) for signum, handler in ours.items()}
+    yield
+    for signum, handler in ours.items():
+        assert signal.getsignal(signum) == handler, f"another handler of {signal.Signals(signum).name} was left behind"
+        signal.signal(signum, before[signum])
 
 
 def at_call(monkeypatch, owner, name, n, action):
