@@ -44,6 +44,8 @@ def main(fd: str, *modules: str) -> None:
     unsafe = why_not_fork()
     server.send((unsafe or processes.READY).encode())
     if not unsafe:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()  # what was printed while loading would be said again by each child
         gc.collect()
         gc.freeze()  # or every collection of a child would touch, and so copy, all pages
         request = serve(server)

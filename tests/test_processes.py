@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -9,21 +10,23 @@ import sys
 import time
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from attnzoo import processes
+import attnzoo
+from attnzoo import forkserver, processes
 from attnzoo.errors import AttnzooError
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux only")
 
 WORK = """
-import atexit, os, signal, sys, tempfile, time
+import atexit, gc, os, signal, sys, tempfile, time
 from pathlib import Path
 
 FOLDER = tempfile.TemporaryDirectory()  # removed by its finalizer and, as W&B does, by atexit
 atexit.register(FOLDER.cleanup)
-LOADED_BY = os.getpid()
+LOADED_BY, BLAS, FILES = os.getpid(), os.environ.get("OPENBLAS_NUM_THREADS"), len(os.listdir("/proc/self/fd"))
 
 def main(what, *words):
     return globals()[what](*words)
@@ -34,6 +37,7 @@ def say(*words):
 
 def status(n): return int(n)
 def leave(): sys.exit("a reason")
+def leave_with(n): sys.exit(int(n) if n else None)
 def fail(): raise ValueError("a fault")
 
 def last_words():
@@ -47,8 +51,22 @@ def own_folder():
     print(OWN.name)
 
 def threads(): print(os.environ.get("OMP_NUM_THREADS"))
+def given(): print(sys.stdin.read())
+def parent(): print(os.environ["ATTNZOO_PARENT"] == str(os.getppid()))
+def nap(): time.sleep(0.3)
+def length(text): print(len(text))
+def as_loaded(): print(BLAS, gc.get_freeze_count() > 1000, len(os.listdir("/proc/self/fd")) - FILES)
+def torch_threads(): print(sys.modules["torch"].THREADS)
+
+def daemon(file):
+    import threading
+    def later():
+        time.sleep(0.3)
+        Path(file).write_text("done")
+    threading.Thread(target=later).start()
 
 def sleep(file):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     Path(file).write_text(str(os.getpid()))
     try:
         time.sleep(60)
@@ -74,18 +92,19 @@ def work(tmp_path, monkeypatch):
     )
     (tmp_path / "broken.py").write_text("raise ImportError('no such thing')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    for name in ("OMP_NUM_THREADS", "PYTHONUNBUFFERED"):
+        monkeypatch.delenv(name, raising=False)
     return tmp_path
 
 
 @contextmanager
-def running(folder: Path, *arguments: str, threads: int | None = None):
+def running(folder: Path, *arguments: str, threads: int | None = None, given: str = ""):
     with open(folder / "out", "wb") as out, open(folder / "err", "wb") as err:
-        yield processes.start("work", arguments, out=out, err=err, threads=threads)
+        yield processes.start("work", arguments, out=out, err=err, threads=threads, given=given)
 
 
-def run(folder: Path, *arguments: str, threads: int | None = None) -> tuple[int, str, str]:
-    with running(folder, *arguments, threads=threads) as process:
+def run(folder: Path, *arguments: str, **more) -> tuple[int, str, str]:
+    with running(folder, *arguments, **more) as process:
         status = process.wait(30)
     return status, (folder / "out").read_text(), (folder / "err").read_text()
 
@@ -110,9 +129,19 @@ def test_output_status_and_arguments(either):
 
 def test_every_way_to_end(either):
     assert [run(either, way)[0] for way in ("leave", "fail")] == [1, 1]
+    assert [run(either, "leave_with", n)[0] for n in ("7", "")] == [7, 0]
     assert run(either, "leave")[2] == "a reason\n"
     assert run(either, "fail")[2].endswith("ValueError: a fault\n")
     assert run(either, "last_words")[1] == "without a newline the end\n"
+
+
+def test_what_it_is_given_its_parent_and_a_long_request(either):
+    assert run(either, "given", given="a\nb")[1] == "a\nb\n"
+    assert run(either, "parent")[1] == "True\n"
+    assert run(either, "nap")[0] == 0  # 30 seconds are waited, no milliseconds
+    assert run(either, "length", "x" * 100_000)[1] == "100000\n"
+    run(either, "daemon", str(either / "file"))
+    assert (either / "file").read_text() == "done"  # threads are waited for
 
 
 def test_threads_are_the_process_own(either, monkeypatch):
@@ -164,7 +193,7 @@ def test_what_a_child_makes_goes_with_it(work):
 def test_a_forked_process_may_ask_for_more(work):
     with processes.preloaded("work"):
         assert run(work, "again", str(work / "inner"))[0] == 0
-    assert (work / "inner").read_text().startswith("from within\n")
+    assert "from within\n" in (work / "inner").read_text()
 
 
 def test_one_that_is_not_waited_for_is_ended(work):
@@ -173,6 +202,7 @@ def test_one_that_is_not_waited_for_is_ended(work):
             wait_for(lambda: (work / "started").is_file())
         process.line.close()
         wait_for(lambda: not alive(int((work / "started").read_text())))
+        assert run(work, "say")[0] == 0  # the server has forgotten it
 
 
 def test_without_the_server_an_error_says_so(work):
@@ -227,6 +257,135 @@ def test_what_was_loaded_ahead_in_vain_ends_at_once(work):
 def test_loading_ahead_that_fails_is_told_when_it_is_taken_up(work):
     with processes.preloading("broken"), processes.preloaded("work") as why_not:
         assert "ImportError: no such thing" in why_not
+
+
+def test_neither_the_server_nor_its_children_gather_files(work, capfd):
+    (work / "torch.py").write_text(
+        "THREADS = cuda = None\nclass cuda: is_available = lambda: False\n"
+        "def set_num_threads(n):\n    global THREADS\n    THREADS = n\nprint('said when loaded')"
+    )
+    with processes.preloading("torch"):
+        server = Path(f"/proc/{processes._loader.child.pid}")
+        with processes.preloaded("work") as why_not:
+            assert why_not == ""
+            idle = len(list((server / "fd").iterdir())) + 1  # and what it waits with
+            assert run(work, "as_loaded")[1] == "1 True 0\n"
+            assert run(work, "torch_threads", threads=3)[1] == "3\n"
+            os.kill(int(server.name), signal.SIGINT)  # Ctrl-C is for those who asked
+            with running(work, "sleep", str(work / "started")) as process:
+                wait_for(lambda: (work / "started").is_file())
+                assert run(work, "as_loaded")[1] == "1 True 0\n"  # nothing of its sibling's
+                process.kill()
+                process.wait(30)
+            wait_for(lambda: len(list((server / "fd").iterdir())) == idle, 5)
+            before = ticks(server)
+            time.sleep(0.2)
+            assert ticks(server) - before < 10  # of 100 a second: it waits for requests and does not turn in a circle
+    assert capfd.readouterr().out == ""
+
+
+def ticks(process: Path) -> int:
+    fields = (process / "stat").read_text().rsplit(")", 1)[1].split()
+    return int(fields[11]) + int(fields[12])
+
+
+def test_what_is_being_loaded_is_not_loaded_twice(work):
+    with processes.preloading("work"):
+        loader = processes._loader
+        with processes.preloading("work"):
+            assert processes._loader is loader
+        assert processes._loader is loader
+        with processes.preloaded("work"), processes.preloading("work"), processes.preloaded("work") as why_not:
+            assert why_not == ""
+            assert processes._loader is None
+            assert run(work, "say")[2].split()[1] == str(loader.child.pid)
+        assert processes._server is None
+
+
+def test_a_loader_that_does_not_end_is_ended():
+    said = []
+
+    def wait(seconds=None):
+        said.append(("wait", seconds))
+        if seconds:
+            raise subprocess.TimeoutExpired("x", seconds)
+
+    child = SimpleNamespace(wait=wait, terminate=lambda: said.append("terminate"), kill=lambda: said.append("kill"))
+    for ready, first in ((True, []), (False, ["kill"])):
+        loader = object.__new__(processes.Loader)
+        loader.ready, loader.child, loader.err, loader.socket = ready, child, io.BytesIO(), io.BytesIO()
+        said.clear()
+        loader.end()
+        assert said == [*first, ("wait", processes.GRACE_SECONDS), "terminate", ("wait", None)]
+        assert loader.err.closed
+        assert loader.socket.closed
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError, ConnectionResetError])
+def test_a_signal_to_one_that_has_ended_is_no_error(error):
+    def send(_):
+        raise error
+
+    processes.Forked.send_signal(SimpleNamespace(line=SimpleNamespace(send=send)), signal.SIGINT)
+
+
+def test_a_process_whose_parent_is_gone_may_write_first_and_then_ends(monkeypatch):
+    parents, events = iter([7, 7, 1]), []
+    monkeypatch.setenv("ATTNZOO_PARENT", "7")
+    monkeypatch.setattr(processes.os, "getppid", lambda: next(parents))
+    monkeypatch.setattr(processes.os, "kill", lambda pid, sig: events.append((pid, sig)))
+    monkeypatch.setattr(processes.os, "_exit", lambda status: events.append(("exit", status)))
+    monkeypatch.setattr(processes.time, "sleep", events.append)
+    monkeypatch.setattr(
+        processes.threading, "Thread", lambda target, daemon: SimpleNamespace(start=target, daemon=daemon)
+    )
+    processes.end_with_parent()
+    assert events[2:] == [(os.getpid(), signal.SIGTERM), processes.GRACE_SECONDS, ("exit", 1)]
+    assert max(events[:2]) <= 1  # looked at within a second
+    monkeypatch.delenv("ATTNZOO_PARENT")
+    processes.end_with_parent()
+    assert len(events) == 5
+
+
+def test_stacks_are_shown_of_all_threads(monkeypatch):
+    asked = []
+    monkeypatch.setattr(processes.faulthandler, "enable", lambda: asked.append("enable"))
+    monkeypatch.setattr(processes.faulthandler, "register", lambda sig, all_threads: asked.append((sig, all_threads)))
+    processes.show_stacks()
+    assert asked == ["enable", (signal.SIGUSR1, True)]
+
+
+def test_the_package_is_found_where_it_is_now(monkeypatch):
+    home = str(Path(attnzoo.__file__).parents[1])
+    monkeypatch.setenv("PYTHONPATH", "/theirs")
+    assert processes._environment()["PYTHONPATH"] == f"{home}{os.pathsep}/theirs"
+    monkeypatch.delenv("PYTHONPATH")
+    assert processes._environment()["PYTHONPATH"] == home
+    monkeypatch.setattr(attnzoo, "__file__", "/x/site-packages/attnzoo/__init__.py")
+    assert processes._environment() == dict(os.environ)
+
+
+def test_the_end_of_a_log():
+    log = io.BytesIO(b"first\nsec\xffond\n\n")
+    assert processes.tail(log) == "first\nsec\ufffdond\n\n"
+    assert [processes.tail(log, since=6), processes.tail(log, most=4), processes.tail(log, 4, 16)] == [
+        "sec\ufffdond\n\n", "nd\n\n", "",
+    ]  # fmt: skip
+    assert processes.last_line(log) == "sec\ufffdond"
+    assert processes.last_line(io.BytesIO()) == ""
+    assert len(processes.tail(io.BytesIO(b"x" * (2**22 + 5)))) == 2**22
+
+
+@pytest.mark.parametrize(
+    ("cuda", "counted", "listed", "said"),
+    [(False, 1, 1, ""), (True, 1, 1, "with CUDA every process loads for itself"), (False, 3, 1, "loading started 2 threads"),
+     (False, 1, 4, "loading started 3 threads")],
+)  # fmt: skip
+def test_a_process_is_forked_off_one_that_is_whole_then(monkeypatch, cuda, counted, listed, said):
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: cuda)))
+    monkeypatch.setattr(forkserver.threading, "active_count", lambda: counted)
+    monkeypatch.setattr(forkserver.os, "listdir", lambda place: ["thread"] * listed)
+    assert forkserver.why_not_fork() == said
 
 
 def wait_for(condition, seconds: float = 30.0) -> None:
