@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import resource
 import sys
-import time
 from contextlib import suppress
 from typing import Any
 
@@ -12,6 +11,7 @@ import torch
 from lightning import Callback, Trainer
 
 from attnzoo.errors import Stopped
+from attnzoo.measure.latency import synchronize
 from attnzoo.tasks import Task
 from attnzoo.training.config import TrainerConfig
 from attnzoo.training.evaluate import evaluate
@@ -47,26 +47,26 @@ class StopAtNonFinite(Callback):
 class StepNumbers(Callback):
     """Every ``log_every`` steps: mean loss, gradient norm, learning rate, throughput, memory.
 
-    The step time is the loop's, validation and checkpoints left out; the latency of the record is measured elsewhere.
+    The step time is that of the clock between two lines, which has the waits for data and the host's own work in it, without
+    validation and checkpoints; the latency of the record is measured elsewhere.
     """
 
     def __init__(self) -> None:
-        self.started, self.busy, self.steps = 0.0, 0.0, 0
+        self.steps = 0
 
-    def on_train_batch_start(self, *_: Any) -> None:
-        self.started = time.perf_counter()
+    def on_train_start(self, trainer: Trainer, module: TrainingModule) -> None:  # type: ignore[override]
+        module.stopwatch.lap()
 
     def on_train_batch_end(self, trainer: Trainer, module: TrainingModule, *_: Any) -> None:  # type: ignore[override]
         step, cfg = trainer.global_step, module.cfg
         log = due(step, cfg.log_every, cfg.max_steps)
         numbers = module.take_loss() if log else {}  # waits for the device, before the clock is read
-        self.busy += time.perf_counter() - self.started
         self.steps += 1
         if log:
-            tokens = tokens_seen(self.steps, cfg, module.stream.task)
-            numbers |= {"tokens_per_s": tokens / self.busy, "step_ms": 1e3 * self.busy / self.steps}
+            tokens, seconds = tokens_seen(self.steps, cfg, module.stream.task), module.stopwatch.lap()
+            numbers |= {"tokens_per_s": tokens / seconds, "step_ms": 1e3 * seconds / self.steps}
             publish(trainer, module, numbers | peak_memory(module.device))
-            self.busy, self.steps = 0.0, 0
+            self.steps = 0
 
 
 class Validation(Callback):
@@ -91,7 +91,8 @@ class Validation(Callback):
         step, cfg = trainer.global_step, module.cfg
         if not due(step, cfg.eval_every, cfg.max_steps) or (self.curve and self.curve[-1]["step"] == step):
             return
-        with suppress(Stopped):
+        synchronize(str(module.device))
+        with module.stopwatch.paused(), suppress(Stopped):
             quality = evaluate(
                 module.model, self.task, cfg.batch_size, precision=module.precision, before_batch=self.stop.check
             )

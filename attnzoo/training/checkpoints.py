@@ -85,19 +85,19 @@ class Checkpoints(Checkpoint):
     def on_train_batch_end(self, trainer: Trainer, module: TrainingModule, *_: Any) -> None:  # type: ignore[override]
         if trainer.should_stop or due(trainer.global_step, module.cfg.checkpoint_every, module.cfg.max_steps):
             module.assert_finite()
-            self.save(trainer)
+            self.save(trainer, module)
 
     def on_exception(self, trainer: Trainer, module: TrainingModule, exception: BaseException) -> None:  # type: ignore[override]
         step = trainer.global_step
         if step and step != self.saved and module.whole(step):
             with suppress(RequestError, MemoryError):  # what broke the run is what is told
-                self.save(trainer)
+                self.save(trainer, module)
 
     def on_save_checkpoint(self, trainer: Trainer, module: Any, checkpoint: dict[str, Any]) -> None:
         checkpoint["run"] = self.note(trainer.global_step, module.kernel)
 
-    def save(self, trainer: Trainer) -> None:
-        with self.stop.shield():
+    def save(self, trainer: Trainer, module: TrainingModule) -> None:
+        with module.stopwatch.paused(), self.stop.shield():
             trainer.save_checkpoint(self.path)
         self.saved = trainer.global_step
 

@@ -17,6 +17,7 @@ from attnzoo.training.config import TrainerConfig
 from attnzoo.training.diagnose import first_nonfinite
 from attnzoo.training.evaluate import summed_loss
 from attnzoo.training.optim import Together, build_optimizer, schedule
+from attnzoo.training.stopwatch import Stopwatch
 from attnzoo.training.stream import StepStream, Window
 
 MOST_SKIPPED = 40
@@ -56,6 +57,7 @@ class TrainingModule(LightningModule):
         self.lr_factor = 0.0
         self.loss_sum, self.n_summed = torch.zeros(()), 0
         self.norm: Tensor | None = None
+        self.stopwatch = Stopwatch()
         self.latest: dict[str, float] = {}
         self.row: dict[str, float] = {}
         self.kernel: str | None = None
