@@ -79,14 +79,14 @@ def sdp_choice(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale
     return (SDPBackend.EFFICIENT_ATTENTION if alike and not learned else SDPBackend.MATH).value
 
 
-def to_cuda(module: torch.nn.Module, dtype: torch.dtype | None = None) -> torch.nn.Module:
-    """As ``module.to("cuda")``, which cannot swap tensors without data: parameters and buffers, and nothing else."""
+def to_cuda(module: torch.nn.Module, dtype: torch.dtype | None = None, device: str = "cuda") -> torch.nn.Module:
+    """As ``module.to(device)``, which cannot swap tensors without data: parameters and buffers, and nothing else."""
     for part in module.modules():
         for name, p in list(part._parameters.items()):
             if p is not None:
-                moved = p.detach().to("cuda", dtype if p.is_floating_point() else None)
+                moved = p.detach().to(device, dtype if p.is_floating_point() else None)
                 part._parameters[name] = torch.nn.Parameter(moved, requires_grad=p.requires_grad)
         for name, b in list(part._buffers.items()):
             if b is not None:
-                part._buffers[name] = b.to("cuda", dtype if b.is_floating_point() else None)
+                part._buffers[name] = b.to(device, dtype if b.is_floating_point() else None)
     return module

@@ -29,7 +29,13 @@ H, D, T, B = 4, 32, 96, 2  # more than one block or chunk of most defaults
 PREFILLED, DECODED = 8, 3
 SCHEMES = ("rope", "alibi", "learned", "relative", "sinusoidal", "none")
 Fault = str
-LEFT_OUT = ("flex", "planted_wait", "planted_mixup")  # FlexAttention looks for a real device before it computes
+DEVICE = "cuda:1"  # what is made on the current device, cuda:0, is a mix-up
+LEFT_OUT = (
+    "flex",
+    "planted_wait",
+    "planted_mixup",
+    "planted_current",
+)  # FlexAttention looks for a real device before it computes
 
 
 def masks(device: str) -> dict[str, Mask]:
@@ -54,31 +60,31 @@ def said(error: BaseException) -> str:
 
 def variants() -> Iterator[tuple[str, int, torch.dtype]]:
     """(mask, key heads, dtype): every mask in half precision, and what a single-precision or grouped kernel is told apart by."""
-    yield from ((which, H, torch.bfloat16) for which in masks("cuda"))
+    yield from ((which, H, torch.bfloat16) for which in masks(DEVICE))
     yield from (("causal", H, torch.float32), ("causal", 1, torch.bfloat16), ("padding", 1, torch.bfloat16))
 
 
 def backend(name: str) -> Iterator[tuple[str, Fault | None]]:
     """Forward, backward and decoding with every mask it takes, and with fewer key heads."""
     for which, kv_heads, dtype in variants():
-        mask, how = masks("cuda")[which], {"n_heads": H, "n_kv_heads": kv_heads, "head_dim": D}
+        mask, how = masks(DEVICE)[which], {"n_heads": H, "n_kv_heads": kv_heads, "head_dim": D}
         case = f"{name}, {which}, G {kv_heads}, {str(dtype).removeprefix('torch.')}"
-        if attnzoo.why_not(name, device="cuda", dtype=dtype, mask=mask, **how):
+        if attnzoo.why_not(name, device=DEVICE, dtype=dtype, mask=mask, **how):
             continue
         try:
-            yield case, passes(to_cuda(attnzoo.build(name, d_model=H * D, **how), dtype), mask, dtype)
+            yield case, passes(to_cuda(attnzoo.build(name, d_model=H * D, **how), dtype, DEVICE), mask, dtype)
         except Exception as error:  # every other case runs too
             yield case, said(error)
 
 
 def passes(attn: Attention, mask: Mask, dtype: torch.dtype) -> Fault | None:
     heads = (attn.n_heads, attn.n_kv_heads, attn.n_kv_heads)
-    tensors = [torch.randn(B, h, T, D, device="cuda", dtype=dtype, requires_grad=True) for h in heads]
-    x = torch.randn(B, T, H * D, device="cuda", dtype=dtype)
+    tensors = [torch.randn(B, h, T, D, device=DEVICE, dtype=dtype, requires_grad=True) for h in heads]
+    x = torch.randn(B, T, H * D, device=DEVICE, dtype=dtype)
     attn(*tensors, mask, None, x)  # what is sent to the device once is sent here
     with Watch() as watch:
         attn(*tensors, mask, None, x).float().sum().backward()
-    if wrong := [t.grad.device for t in tensors if t.grad is not None and t.grad.device.type != "cuda"]:
+    if wrong := [t.grad.device for t in tensors if t.grad is not None and str(t.grad.device) != DEVICE]:
         return f"a gradient lies on {wrong[0]}"
     if watch.waits:
         return f"forward and backward wait for the device: {dict(watch.waits)}"
@@ -89,7 +95,7 @@ def passes(attn: Attention, mask: Mask, dtype: torch.dtype) -> Fault | None:
 
 @torch.no_grad()
 def decodes(attn: Attention, tensors: list[Tensor], mask: Mask, x: Tensor) -> Fault | None:
-    cache = attn.new_cache(B, T, device="cuda", dtype=x.dtype)
+    cache = attn.new_cache(B, T, device=DEVICE, dtype=x.dtype)
     attn.extend(*(t[:, :, :PREFILLED] for t in tensors), cache, mask, None, x[:, :PREFILLED])
     attn.extend(
         *(t[:, :, PREFILLED : PREFILLED + 1] for t in tensors), cache, mask, None, x[:, PREFILLED : PREFILLED + 1]
@@ -106,9 +112,9 @@ def model(attention: str = "sdpa", scheme: str = "rope", **layer: object) -> Ite
         case = ", ".join([attention, scheme, *(f"{key}={value}" for key, value in layer.items()), *["padded"] * padded])
         try:
             size = ModelConfig(n_layers=2, d_model=H * D, n_heads=H, **layer)
-            lm = to_cuda(assemble(size, AttentionConfig(attention, {}), PositionsConfig(scheme), 64, 0))
-            tokens = torch.randint(64, (B, T), device="cuda")
-            real = torch.arange(T, device="cuda").expand(B, -1) >= 3 if padded else None
+            lm = to_cuda(assemble(size, AttentionConfig(attention, {}), PositionsConfig(scheme), 64, 0), device=DEVICE)
+            tokens = torch.randint(64, (B, T), device=DEVICE)
+            real = torch.arange(T, device=DEVICE).expand(B, -1) >= 3 if padded else None
             yield f"{case}, training", trains(lm, tokens, real)
             yield f"{case}, decoding", continues(lm.eval(), tokens, real)
         except attnzoo.errors.Refused:
@@ -171,12 +177,23 @@ class PlantedMixup(Attention):
         return super().attend(q * torch.ones(q.shape[2], 1), k, v, mask, bias, x)
 
 
+@register("planted_current")
+class PlantedCurrent(Attention):
+    """Softmax attention with a table on the current device, whichever its tensors are on."""
+
+    source = "planted"
+    capabilities = Capabilities()
+
+    def attend(self, q, k, v, mask, bias, x):
+        return super().attend(q * torch.ones(q.shape[2], 1, device="cuda"), k, v, mask, bias, x)
+
+
 def chosen() -> Iterator[tuple[str, Fault | None]]:
     """The kernel that sdpa and gqa say they took."""
     for which, kv_heads, dtype in (*variants(), ("window", 2, torch.bfloat16), ("causal", 2, torch.float32)):
         attn = attnzoo.build("gqa", n_heads=H, n_kv_heads=kv_heads, head_dim=D)
-        q, k, v = (torch.randn(B, h, T, D, device="cuda", dtype=dtype) for h in (H, kv_heads, kv_heads))
-        attn(q, k, v, masks("cuda")[which])
+        q, k, v = (torch.randn(B, h, T, D, device=DEVICE, dtype=dtype) for h in (H, kv_heads, kv_heads))
+        attn(q, k, v, masks(DEVICE)[which])
         yield f"{which}, G {kv_heads}, {str(dtype).removeprefix('torch.')}", attn.kernel
 
 
@@ -184,7 +201,7 @@ CASES: dict[str, Callable[[], Iterator[tuple[str, Fault | None]]]] = {
     "zoo": lambda: (done for name in names() for done in backend(name)),
     "models": lambda: (done for how in designs() for done in model(**how)),
     "kernels": chosen,
-    "planted": lambda: (done for name in ("planted_wait", "planted_mixup") for done in backend(name)),
+    "planted": lambda: (done for name in LEFT_OUT[1:] for done in backend(name)),
 }
 
 if __name__ == "__main__":
