@@ -131,6 +131,7 @@ def _become(request: dict[str, Any], line: int, server: int, *files: int) -> dic
     signal.signal(signal.SIGINT, signal.default_int_handler)
     _leave_to_the_server()
     os.environ["ATTNZOO_PARENT"] = str(os.getppid())
+    os.environ.update(request["environment"])
     if (threads := request["threads"]) is not None:
         os.environ["OMP_NUM_THREADS"] = str(threads)
         if torch := sys.modules.get("torch"):

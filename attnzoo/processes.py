@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Protocol
@@ -55,12 +55,14 @@ def start(
     err: IO[bytes],
     threads: int | None = None,
     given: str = "",
+    environment: Mapping[str, str] | None = None,
 ) -> Process:
     """Run ``main(*arguments)`` of a module in a process of its own, which ends when the one that asked for it does.
 
     Args:
         out, err: files for what it prints.
         threads: CPU threads it may use, unless OMP_NUM_THREADS says so.
+        environment: what it has besides this process's.
         given: what it reads on standard input, which unlike its arguments nobody else can see.
     """
     if "OMP_NUM_THREADS" in os.environ:
@@ -69,9 +71,15 @@ def start(
         put_in.write(given.encode())
         put_in.seek(0)
         if _server is not None:
-            request = {"module": module, "arguments": list(arguments), "threads": threads}
+            request = {
+                "module": module,
+                "arguments": list(arguments),
+                "threads": threads,
+                "environment": dict(environment or {}),
+            }
             return Forked(_server, request, put_in, out, err)
         limit = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
+        limit |= environment or {}
         return subprocess.Popen(
             [sys.executable, "-m", module, *arguments], stdin=put_in, stdout=out, stderr=err,
             env={**_environment(), **limit, "ATTNZOO_PARENT": str(os.getpid())},

@@ -56,6 +56,7 @@ def parent(): print(os.environ["ATTNZOO_PARENT"] == str(os.getppid()))
 def nap(): time.sleep(0.3)
 def length(text): print(len(text))
 def as_loaded(): print(BLAS, gc.get_freeze_count() > 1000, len(os.listdir("/proc/self/fd")) - FILES)
+def visible(): print(os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ.get("OMP_NUM_THREADS"))
 def torch_threads(): print(sys.modules["torch"].THREADS)
 
 def daemon(file):
@@ -98,9 +99,9 @@ def work(tmp_path, monkeypatch):
 
 
 @contextmanager
-def running(folder: Path, *arguments: str, threads: int | None = None, given: str = ""):
+def running(folder: Path, *arguments: str, threads: int | None = None, given: str = "", **more):
     with open(folder / "out", "wb") as out, open(folder / "err", "wb") as err:
-        yield processes.start("work", arguments, out=out, err=err, threads=threads, given=given)
+        yield processes.start("work", arguments, out=out, err=err, threads=threads, given=given, **more)
 
 
 def run(folder: Path, *arguments: str, **more) -> tuple[int, str, str]:
@@ -148,6 +149,13 @@ def test_threads_are_the_process_own(either, monkeypatch):
     assert [run(either, "threads", threads=n)[1] for n in (2, None)] == ["2\n", "None\n"]
     monkeypatch.setenv("OMP_NUM_THREADS", "7")  # what a person set stands
     assert run(either, "threads", threads=2)[1] != "2\n"
+
+
+def test_what_is_put_into_its_environment_is_there_for_it_alone(either, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    assert run(either, "visible", environment={"CUDA_VISIBLE_DEVICES": "1"}, threads=2)[1] == "1 2\n"
+    assert run(either, "visible")[1].endswith(" None\n")
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "0,1"
 
 
 @pytest.fixture

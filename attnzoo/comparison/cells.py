@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
+from queue import SimpleQueue
 
 from attnzoo.comparison.children import Children, Ended
+from attnzoo.comparison.devices import VISIBLE
 from attnzoo.comparison.plan import FINISHED, Cell
 from attnzoo.comparison.rounds import keep_history
 from attnzoo.errors import RequestError
@@ -19,20 +21,25 @@ LOG, MODULE = "log.txt", "attnzoo.training.__main__"
 Say = Callable[[Cell, Record, float], None]
 
 
-def run_cells(cells: Sequence[Cell], jobs: int, say: Say, limit: float | None = None) -> None:
+def run_cells(
+    cells: Sequence[Cell], jobs: int, say: Say, limit: float | None = None, devices: Sequence[str] = ()
+) -> None:
     """Run each cell to its record, ``jobs`` at a time; ``say`` hears of each as it ends, with the seconds its process took.
 
     Args:
         limit: seconds a cell may take; one that takes longer is stopped and has failed.
+        devices: CUDA devices, one a job, each seen by one cell at a time; none leaves them as they are.
 
     Raises:
         KeyboardInterrupt: after the running cells were stopped and had written their records.
     """
-    children = Children()
+    children, free = Children(), SimpleQueue[str]()
+    for device in devices:
+        free.put(device)
     threads = max((os.cpu_count() or 1) // jobs, 1) if jobs > 1 else None
     with ThreadPoolExecutor(max_workers=jobs) as pool:
         waiting: dict[Future[tuple[Record, float]], Cell] = {
-            pool.submit(_run, cell, children, threads, limit): cell for cell in cells
+            pool.submit(_run_on, free if devices else None, cell, children, threads, limit): cell for cell in cells
         }
         try:
             while waiting:
@@ -45,14 +52,33 @@ def run_cells(cells: Sequence[Cell], jobs: int, say: Say, limit: float | None = 
             raise
 
 
-def _run(cell: Cell, children: Children, threads: int | None, limit: float | None) -> tuple[Record, float]:
+def _run_on(
+    free: SimpleQueue[str] | None, cell: Cell, children: Children, threads: int | None, limit: float | None
+) -> tuple[Record, float]:
+    """`_run` with a device of its own as the only one it sees; there is one for every job."""
+    if free is None:
+        return _run(cell, children, threads, limit)
+    device = free.get()
+    try:
+        return _run(cell, children, threads, limit, {VISIBLE: device})
+    finally:
+        free.put(device)
+
+
+def _run(
+    cell: Cell,
+    children: Children,
+    threads: int | None,
+    limit: float | None,
+    environment: Mapping[str, str] | None = None,
+) -> tuple[Record, float]:
     """One cell, from where an earlier start of it got to, and its seconds. What its process did not say is put in."""
     folder, path = cell.folder, cell.folder / "record.json"
     folder.mkdir(parents=True, exist_ok=True)
     earlier, stamp = _read(path), _stamp(path)
     ended = children.call(
         MODULE, [str(folder), "-"], folder / LOG,
-        given=json.dumps(to_dict(cell.cfg)), threads=threads, limit=limit,
+        given=json.dumps(to_dict(cell.cfg)), threads=threads, limit=limit, environment=environment,
     )  # fmt: skip
     written = _read(path) if _stamp(path) != stamp else None
     record = _closed(cell, ended, earlier, written, stopped=children.stopped)

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -97,12 +97,14 @@ class Children:
         *,
         given: str = "",
         threads: int | None = None,
+        environment: Mapping[str, str] | None = None,
         limit: float | None = None,
     ) -> Ended:
         """Run a module's ``main`` to its end, its output added to ``log``.
 
         Args:
             given: what it reads on standard input.
+            threads, environment: see `processes.start`.
             limit: seconds; after them it is asked where it is, interrupted and, if it does not end, killed.
         """
         started = time.monotonic()
@@ -111,7 +113,9 @@ class Children:
                 out.write(f"\n--- started again {datetime.now(UTC).isoformat(timespec='seconds')} ---\n".encode())
                 out.flush()
             since = out.tell()
-            child = processes.start(module, arguments, out=out, err=out, threads=threads, given=given)
+            child = processes.start(
+                module, arguments, out=out, err=out, threads=threads, given=given, environment=environment
+            )
         self.running.add(child)
         if self.stopped:  # while it was being started
             child.send_signal(signal.SIGINT)

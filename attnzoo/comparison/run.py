@@ -13,6 +13,7 @@ from attnzoo.comparison import NEEDED
 from attnzoo.comparison.account import Account, account_line
 from attnzoo.comparison.cells import run_cells
 from attnzoo.comparison.children import call_alone
+from attnzoo.comparison.devices import device_each
 from attnzoo.comparison.plan import Cell, Plan, more_steps, plan, write_plan, write_time
 from attnzoo.comparison.rounds import all_rounds
 from attnzoo.comparison.texts import with_texts
@@ -71,15 +72,16 @@ def carry_out(plan: Plan, *, started: float | None = None) -> list[Record]:
         cells = plan.cells
         if longer := more_steps(plan):
             say(longer)
-        write_plan(plan)
         done = {cell.run for cell in cells if cell.finished()}
         to_do = [cell for cell in cells if cell.run not in done]
         jobs = max(min(plan.jobs, len(to_do)), 1)
+        devices = device_each(to_do, jobs)
+        write_plan(plan)
         account = Account(jobs) if started is None else Account(jobs, started)
         untimed = []
         with _loaded(to_do):
             begun = time.monotonic()
-            run_cells(to_do, jobs, Progress(len(cells), len(done), account), plan.time_limit)
+            run_cells(to_do, jobs, Progress(len(cells), len(done), account), plan.time_limit, devices)
             account.cells = time.monotonic() - begun
             for rounds in all_rounds(plan):
                 seconds, fault = rounds.run(plan)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from typing import Any
 
@@ -15,7 +16,8 @@ def gpu(device: str) -> dict[str, Any] | None:
     """Plain values about the device a run uses; None for a CPU.
 
     Returns:
-        {name, capability, memory_bytes, multiprocessors, cuda, cudnn, tf32: {matmul, cudnn}, float32_matmul_precision,
+        {name, uuid, visible_devices (CUDA_VISIBLE_DEVICES, as it is set),
+        capability, memory_bytes, multiprocessors, cuda, cudnn, tf32: {matmul, cudnn}, float32_matmul_precision,
         and what nvidia-smi says: driver_version, clocks.sm, …, or why it says nothing}.
     """
     place = torch.device(device)
@@ -24,6 +26,8 @@ def gpu(device: str) -> dict[str, Any] | None:
     about = torch.cuda.get_device_properties(place)
     return {
         "name": about.name,
+        "uuid": str(getattr(about, "uuid", "")) or None,
+        "visible_devices": os.environ.get("CUDA_VISIBLE_DEVICES"),
         "capability": f"{about.major}.{about.minor}",
         "memory_bytes": about.total_memory,
         "multiprocessors": about.multi_processor_count,

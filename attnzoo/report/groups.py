@@ -10,7 +10,7 @@ from attnzoo.report.records import dig, mapping
 
 PLACE = (
     "environment.device", "environment.cpu", "environment.precision", "environment.threads", "environment.tf32",
-    "environment.compiled", "cost.shape",
+    "environment.compiled", "environment.gpu.name", "cost.shape",
 )  # fmt: skip
 DATA = ("data.sha256", "quality.data.sha256")
 LONGEST = 80  # characters of a name

@@ -118,7 +118,7 @@ class CompareConfig(RunConfig):
             of ``attention``, from there.
         seeds: one cell a backend and seed.
         baseline: the backend that ratios refer to.
-        jobs: cells trained at once; timing rounds come afterwards, alone.
+        jobs: cells trained at once, on CUDA each on a device of its own; timing rounds come afterwards, alone.
         time_limit: seconds a cell may take; past them it writes its checkpoint and has failed. None is no limit.
         options: backend name -> its options.
     """
@@ -136,7 +136,7 @@ class SweepConfig(RunConfig):
     """One cell of a sweep as it was asked for.
 
     Args:
-        jobs: cells trained at once; timing rounds come afterwards, alone.
+        jobs: cells trained at once, on CUDA each on a device of its own; timing rounds come afterwards, alone.
         time_limit: seconds a cell may take; past them it writes its checkpoint and has failed. None is no limit.
     """
 

@@ -17,7 +17,9 @@ from attnzoo.comparison import cells as cells_module
 from attnzoo.comparison import children as children_module
 from attnzoo.comparison.cells import run_cells
 from attnzoo.comparison.children import innermost_frame
+from attnzoo.comparison.devices import cuda_devices, device_each
 from attnzoo.comparison.plan import plan
+from attnzoo.errors import RequestError
 from attnzoo.measure.record import Record
 from attnzoo.training.config import AttentionConfig
 
@@ -39,6 +41,10 @@ def write(status="ok", **more):
     Record(status=status, config_hash=config_hash(cfg), seed=cfg["seed"], attention=cfg["attention"]["name"],
            environment=environment, **more).save(path)
 
+def looks():
+    begun = time.monotonic()
+    time.sleep(0.2)
+    write(device=os.environ.get("CUDA_VISIBLE_DEVICES"), at=[begun, time.monotonic()])
 def well(): write(read=cfg["attention"])
 def refused(): write("refused", reasons=["no"])
 def says_failed(): write("failed", reasons=["ValueError: in training"], error={"type": "ValueError", "frame": "theirs"})
@@ -89,10 +95,10 @@ def run(tmp_path, monkeypatch, composed):
     monkeypatch.setattr(cells_module, "MODULE", "script")
     cells = plan(dataclasses.replace(composed, run_dir=str(tmp_path / "out"))).cells
 
-    def go(ends: str, cells=cells[:1], jobs: int = 1, limit: float | None = None) -> Record:
+    def go(ends: str, cells=cells[:1], jobs: int = 1, limit: float | None = None, devices=()) -> Record:
         monkeypatch.setenv("ENDS", ends)
         heard: list = []
-        run_cells(cells, jobs, lambda cell, record, seconds: heard.append((cell, record, seconds)), limit)
+        run_cells(cells, jobs, lambda cell, record, seconds: heard.append((cell, record, seconds)), limit, devices)
         assert {cell.run for cell, _, _ in heard} == {cell.run for cell in cells}
         go.heard = heard
         record = Record.load(cells[0].folder / "record.json")
@@ -119,6 +125,61 @@ def test_a_secret_reaches_the_cell_and_no_file(run):
     assert secret.finished()
     for file in cell.folder.iterdir():
         assert "hush" not in file.read_text()
+
+
+def test_cells_at_once_see_a_device_each(run, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b,GPU-c")
+    devices = device_each(run.cells, 2)
+    run("looks", cells=run.cells, jobs=2, devices=devices)
+    there = [Record.load(cell.folder / "record.json") for cell in run.cells]
+    assert {r.device for r in there} == {"GPU-a", "GPU-b"}
+    pairs = [(a, b) for n, a in enumerate(there) for b in there[:n]]
+    at_once = [(a, b) for a, b in pairs if a["at"][0] < b["at"][1] and b["at"][0] < a["at"][1]]
+    assert at_once
+    assert all(a.device != b.device for a, b in at_once)
+    assert run("looks", jobs=1, devices=device_each(run.cells, 1)).device == "GPU-a,GPU-b,GPU-c"
+
+
+def on(cells, device):
+    """The cells with another ``trainer.device``."""
+    trainer = dataclasses.replace(cells[0].cfg.trainer, device=device)
+    return [dataclasses.replace(cell, cfg=dataclasses.replace(cell.cfg, trainer=trainer)) for cell in cells]
+
+
+def test_more_jobs_than_devices_are_refused(run, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,3")
+    assert device_each(on(run.cells, "cuda"), 2) == ["0", "3"]
+    assert device_each(on(run.cells, "cpu"), 8) == []
+    with pytest.raises(RequestError, match="jobs=3: there are 2 CUDA devices, and a cell trains") as refused:
+        device_each(on(run.cells, "auto"), 3)
+    assert refused.value.reasons == ["jobs=2", "trainer.device=cpu"]
+    with pytest.raises(RequestError, match=r"jobs=2 with trainer\.device=cuda:1: all cells would share one device"):
+        device_each(on(run.cells, "cuda:1"), 2)
+    assert device_each(on(run.cells, "cuda:1"), 1) == []
+    for nothing in ("", "-1", "-1,0"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", nothing)
+        assert device_each(on(run.cells, "auto"), 3) == []
+
+
+def test_devices_are_counted_by_nvidia_smi(monkeypatch, tmp_path):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert cuda_devices() == []
+    smi = tmp_path / "nvidia-smi"
+    listed = ["GPU 0: A (UUID: GPU-1)", "  MIG 1g Device 0: (UUID: MIG-1)", "GPU 1: A (UUID: GPU-2)"]
+    smi.write_text("\n".join(["#!/bin/sh", *(f"echo '{line}'" for line in listed), ""]))
+    smi.chmod(0o755)
+    assert cuda_devices() == ["0", "1"]
+    smi.write_text("#!/bin/sh\nexit 9\n")
+    assert cuda_devices() == []
+
+
+def test_a_comparison_refuses_them_before_anything_is_started(monkeypatch, tmp_path, composed):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    folder = tmp_path / "out"
+    with pytest.raises(RequestError, match="jobs=2: there is 1 CUDA device"):
+        attnzoo.compare(dataclasses.replace(composed, run_dir=str(folder), jobs=2))
+    assert not (folder / "comparison.json").exists()
 
 
 def test_threads_are_shared_among_jobs(run, monkeypatch):

@@ -28,7 +28,7 @@ def test_a_number_is_kept_and_becomes_the_current_device(two_devices):
     assert two_devices == [1, 0]
 
 
-@pytest.mark.parametrize("count, said", [(2, "there are 2 CUDA devices"), (1, "there is 1 CUDA device")])
+@pytest.mark.parametrize(("count", "said"), [(2, "there are 2 CUDA devices"), (1, "there is 1 CUDA device")])
 def test_one_that_is_not_there_is_refused_everywhere(two_devices, monkeypatch, count, said):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
     with pytest.raises(RequestError, match=f"device=cuda:2: {said}, counted from 0"):
