@@ -22,9 +22,10 @@ from attnzoo.kernels.derivatives import plainly
 
 
 class Positions(nn.Module):
-    """No positions (NoPE, arXiv:2305.19466), and the interface of every other scheme."""
+    """No positions (NoPE, arXiv:2305.19466), and the interface of all others. ``longest``: tokens it has positions for."""
 
     needs_bias = False
+    longest: int | None = None
 
     def embed(self, h: Tensor, positions: Tensor, end: int | None = None) -> Tensor:
         """Embeddings (B, T, C) with positions added; every position is below ``end``, where the caller knows."""
@@ -44,7 +45,7 @@ class Learned(Positions):
 
     def __init__(self, d_model: int, max_tokens: int) -> None:
         super().__init__()
-        self.table = nn.Embedding(max_tokens, d_model)
+        self.table, self.longest = nn.Embedding(max_tokens, d_model), max_tokens
 
     def embed(self, h: Tensor, positions: Tensor, end: int | None = None) -> Tensor:
         n_rows = self.table.num_embeddings

@@ -14,7 +14,7 @@ class MeasureConfig:
         timing: time the train step, prefill and decoding; a comparison does it afterwards, all cells taking turns.
         leak: run the leak tests on the trained model.
         rounds: at most this many rounds of timing, each contestant once a round; seconds: the time limit of all rounds.
-        decode_context, decode_tokens: tokens in the cache before decoding is timed, and tokens decoded.
+        decode_context, decode_tokens: tokens of the prefill, and in the cache in the middle of the timed calls; tokens a call.
         lengths: of a comparison's training steps over length, one sequence each; [] for none. They take at most
             ``seconds`` more.
         memory: peak memory of a training step, in a process of its own.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import copy
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,6 +15,7 @@ from attnzoo.measure.step import MakeOptimizer, TrainStep, random_tokens
 from attnzoo.model.compiled import decoding_step
 from attnzoo.model.lm import CausalLM, ModelCache
 
+CALLS = 17  # two to warm up, and the rounds of a record
 BACKWARD_PASSES = 2  # a matrix product's backward is two products of the same size: one for each operand's gradient
 
 
@@ -68,14 +69,15 @@ def time_models(
 
     Returns:
         name -> {train_step_ms, train_tokens_per_s, prefill_ms, decode_ms_per_token}, each timing in the form of the
-        record. Prefill and decoding are of one sequence with ``decode_context`` tokens.
+        record. Prefill and decoding are of one sequence with ``decode_context`` tokens, decoding with about so many:
+        every token at a length of its own.
     """
     batch_size, n_tokens = task_shape
     context, new = measure.decode_context, measure.decode_tokens
     stages: dict[str, Callable[[CausalLM], Contestant]] = {
         "train_step_ms": lambda m: train_contestant(m, batch_size, n_tokens, precision, make_optimizer, compiled),
         "prefill_ms": lambda m: prefill_contestant(m, 1, context, precision),
-        "decode_ms_per_token": lambda m: decode_contestant(m, 1, context, new, precision),
+        "decode_ms_per_token": lambda m: decode_contestant(m, 1, context, new, precision, calls=measure.rounds + 2),
     }
     found: dict[str, dict[str, Any]] = {name: {} for name in models}
     for stage, contestant in stages.items():
@@ -128,25 +130,34 @@ def prefill_contestant(model: CausalLM, batch_size: int, context: int, precision
 
 
 def decode_contestant(
-    model: CausalLM, batch_size: int, context: int, new: int, precision: str, compiled: bool = False
+    model: CausalLM, batch_size: int, context: int, new: int, precision: str, compiled: bool = False, calls: int = CALLS
 ) -> Contestant:
-    """``new`` tokens one after the other after ``context`` tokens in the cache, per token."""
-    step = decoding_step(model) if compiled else model
-    prompt, tokens = random_tokens(model, batch_size, context), random_tokens(model, batch_size, 1)
+    """``new`` tokens one after the other with about ``context`` tokens in the cache, per token.
+
+    Each call goes on where the last one ended, so that no length is timed that a call before has seen: what a library prepares
+    for each new length, as cuDNN's plan, is paid at every token of a real text. The cache begins so much shorter that
+    ``calls`` calls lie around ``context``; after them a longer one is filled, where there are positions for it.
+    """
+    step, token = decoding_step(model) if compiled else model, random_tokens(model, batch_size, 1)
     held: dict[str, ModelCache] = {}
+    span, longest = calls * new, model.positions.longest or math.inf
+    first = int(max(1, min(context - span // 2, longest - span)))
+    left = 0
 
     def prepare() -> None:
+        nonlocal left
         model.eval()
-        if "filled" not in held:
-            held["filled"] = new_cache(
-                model, batch_size, context + new + 1, precision
-            )  # full, it is a graph of its own
-            extend(model, prompt, held["filled"], precision)
-        held["cache"] = copy.deepcopy(held["filled"])
+        if not left:
+            begin = held["cache"].length if held else first
+            begin = first if begin + span > longest else begin
+            cache = new_cache(model, batch_size, begin + span + 1, precision)  # full, it is a graph of its own
+            extend(model, random_tokens(model, batch_size, begin), cache, precision)
+            held["cache"], left = cache, calls
+        left -= 1
 
     def run() -> None:
         for _ in range(new):
-            extend(step, tokens, held["cache"], precision)
+            extend(step, token, held["cache"], precision)
 
     return Contestant(run, prepare, units=new)
 

@@ -91,11 +91,13 @@ def test_each_model_does_its_own_training_steps_prefills_and_decoding(timed, nam
     seen = Counter(calls[name])
     steps = Call((BATCH, TOKENS), True, True, None, None, False, bf16)
     prefill = Call((1, CONTEXT), False, False, 0, CONTEXT, False, bf16)
-    filling = Call((1, CONTEXT), False, False, 0, CONTEXT + NEW + 1, False, bf16)
-    decoded = [Call((1, 1), False, False, CONTEXT + n, CONTEXT + NEW + 1, False, bf16) for n in range(NEW)]
+    first = CONTEXT - (2 + ROUNDS) * NEW // 2
+    last = first + (2 + ROUNDS) * NEW
+    filling = Call((1, first), False, False, 0, last + 1, False, bf16)
+    decoded = [Call((1, 1), False, False, held, last + 1, False, bf16) for held in range(first, last)]
     assert set(seen) == {steps, prefill, filling, *decoded}
     assert seen[filling] == 1
-    assert {seen[call] for call in decoded} == {2 + ROUNDS}  # each sample starts from the same full context
+    assert {seen[call] for call in decoded} == {1}  # no length twice, those of the warm-up neither
     assert seen[steps] >= 2 + ROUNDS
     assert seen[prefill] >= 2 + ROUNDS
     assert optimizers[name].seen == [True] * seen[steps]  # each step has gradients and moves the optimiser
@@ -122,6 +124,24 @@ def test_decoding_and_generation_are_per_token():
     assert cost.generate_contestant(lm, 1, CONTEXT, NEW, "fp32").units == NEW
     assert cost.prefill_contestant(lm, 1, CONTEXT, "fp32").units == 1
     assert cost.train_contestant(lm, 1, CONTEXT, "fp32").units == 1
+
+
+def lengths(lm, context, new, rounds):
+    """The cache's length at each decoded token of so many calls, with room for two."""
+    calls, contestant = watched(lm), cost.decode_contestant(lm, 1, context, new, "fp32", calls=2)
+    for _ in range(rounds):
+        contestant.prepare()
+        contestant.run()
+    return [call.held for call in calls if call.held]
+
+
+def test_decoding_never_meets_a_length_twice():
+    """Rounds beyond those that were thought of go on in a longer cache; a learned table ends, and there it starts over."""
+    assert lengths(model(), 20, 3, 5) == list(range(17, 17 + 15))
+    assert lengths(model(), 1, 3, 3) == list(range(1, 10))  # no room below
+    lm = model()
+    lm.positions.longest = 22
+    assert lengths(lm, 20, 3, 4) == [*range(16, 22)] * 2
 
 
 def test_generation_reads_the_prompt_and_adds_the_tokens():
