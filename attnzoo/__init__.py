@@ -14,10 +14,15 @@ __version__ = "0.1.0"
 _HOME = {
     "Attention": "contract",
     "Capabilities": "contract",
-    "Options": "contract",
+    "Options": "options",
     "ScoreBias": "contract",
     "Mask": "masks",
-    "register": "registry",
+    "register": "components",
+    "list_components": "components",
+    "Component": "components",
+    "Task": "tasks",
+    "Batch": "tasks",
+    "IGNORE": "shapes",
     "list_backends": "registry",
     "why_not": "registry",
     "build": "registry",
@@ -42,14 +47,18 @@ __all__ = ["__version__", *sorted(_HOME)]
 if TYPE_CHECKING:
     from attnzoo.checks import check, leak_test
     from attnzoo.comparison import compare
+    from attnzoo.components import Component, list_components, register
     from attnzoo.config import compose
-    from attnzoo.contract import Attention, Capabilities, Options, ScoreBias
+    from attnzoo.contract import Attention, Capabilities, ScoreBias
     from attnzoo.errors import AttnzooError, Refused, RequestError
     from attnzoo.masks import Mask
     from attnzoo.model import CausalLM, build_model
     from attnzoo.model.export import export
     from attnzoo.model.llama import export_llama, from_llama
-    from attnzoo.registry import build, list_backends, register, why_not
+    from attnzoo.options import Options
+    from attnzoo.registry import build, list_backends, why_not
+    from attnzoo.shapes import IGNORE
+    from attnzoo.tasks import Batch, Task
     from attnzoo.training import train
     from attnzoo.training.saved import load
 __getattr__ = at_first_use(__name__, _HOME)

@@ -1,42 +1,19 @@
-"""What a backend can honour, what it is asked, and its own settings. Shapes: see `attnzoo.shapes`."""
+"""What a backend can honour, and what it is asked. Shapes: see `attnzoo.shapes`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 import torch
 
 from attnzoo.arguments import demand, fault, flag, instance, number, text
 from attnzoo.errors import unknown
 from attnzoo.masks import FIELDS
+from attnzoo.options import Options
 
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-
-
-@dataclass(frozen=True)
-class Options:
-    """A backend's own settings; a backend with settings subclasses this. ``kernel`` names what computes the rule.
-
-    ``others``: settings beside the defaults by which another path of the code runs; the conformance suite draws them too.
-    """
-
-    others: ClassVar[tuple[dict[str, Any], ...]] = ()
-
-    kernel: str = "auto"
-
-
-def cut_down(options: Options, sizes: Sequence[int] = (4, 8, 16)) -> Options:
-    """The options with every count of 8 and more (blocks, chunks, windows, ranks) cut to the first of ``sizes`` that builds."""
-    counts = {f.name: getattr(options, f.name) for f in fields(options) if f.name != "seed"}
-    large = {name: count for name, count in counts.items() if type(count) is int and count >= 8}
-    for size in sizes:
-        try:
-            return replace(options, **{name: min(count, size) for name, count in large.items()})  # type: ignore[arg-type]
-        except ValueError:  # as RequestError is; other packages raise the plain one
-            continue
-    return options
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
 
-from attnzoo import groups
+from attnzoo import components, composition, groups
 from attnzoo.cli import COMMANDS, Parser
+from attnzoo.settings import dotted
+from attnzoo.training.config import option_names
 
 # the shell hands over the whole line; bash splits words at "=", so what stands before the last one is cut off again
 BASH = r"""_attnzoo() {
@@ -67,20 +69,27 @@ def _options(command: str) -> list[str]:
 
 def _override(command: str, last: str, before: Sequence[str]) -> list[str]:
     """Keys before the "=", choices behind it; in a list, or in several values, the piece after the last comma."""
+    cls = groups.SCHEMAS[command]
     key, equals, value = last.partition("=")
     if not equals:
-        keys = [f"{name}=" for name in (*groups.GROUPS, *groups.keys(groups.SCHEMAS[command]), *_backend_keys(before))]
+        keys = [f"{name}=" for name in (*groups.GROUPS, *groups.keys(cls), *_option_keys(command, before))]
         return _starting(last, keys)
     cut = max(value.rfind(","), value.rfind("[")) + 1
-    options = groups.backend_names() if key in ("backends", "baseline") else []
-    options = groups.choices(key) if key in groups.GROUPS else options
-    return [f"{key}={value[:cut]}{found}" for found in _starting(value[cut:], options)]
+    kind = groups.component_keys(cls).get(key)
+    known = groups.choices(key) if key in groups.GROUPS else components.names(kind) if kind else []
+    return [f"{key}={value[:cut]}{found}" for found in _starting(value[cut:], known)]
 
 
-def _backend_keys(before: Sequence[str]) -> list[str]:
-    """Option keys of the backend chosen earlier on the line."""
-    chosen = [word.partition("=")[2] for word in before if word.startswith("attention=")]
-    return [f"attention.{option}" for option in groups.preset_options(chosen[-1]) or ()] if chosen else []
+def _option_keys(command: str, before: Sequence[str]) -> Iterator[str]:
+    """Options of the components chosen earlier on the line, or by default; those of a file are not known without running it."""
+    chosen = dict(word.split("=", 1) for word in before if "=" in word)
+    default = dotted(composition.defaults(command))
+    for key, kind in groups.component_keys(groups.SCHEMAS[command]).items():
+        path, _, field = key.rpartition(".")
+        if path and not path.startswith("model"):
+            name = chosen.get(path if field == "name" else key, default.get(key))
+            if name in components.names(kind):
+                yield from (f"{path}.{option}" for option in option_names(kind, name))
 
 
 def _starting(text: str, candidates: Iterable[str]) -> list[str]:

@@ -5,44 +5,22 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import MISSING, fields
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from attnzoo import groups
 from attnzoo.config_source import limited_scheme
 from attnzoo.errors import RequestError
-from attnzoo.training.config import CompareConfig, RunConfig, SweepConfig
-
-
-@dataclass
-class TrainSchema(RunConfig):
-    """What Hydra checks a run against. Each backend has its own options, so the group's node is free."""
-
-    attention: Any = None
-
-
-@dataclass
-class CompareSchema(CompareConfig):
-    """What Hydra checks a comparison against."""
-
-    attention: Any = None
-    options: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass
-class SweepSchema(SweepConfig):
-    """What Hydra checks a cell of a sweep against."""
-
-    attention: Any = None
-
+from attnzoo.files import read_yaml
+from attnzoo.settings import dotted, plain
+from attnzoo.training.config import RunConfig
 
 NO_ENVIRONMENT = (
     "a configuration reads no environment variables (oc.env), since what it holds is written into records and logs; give the "
     "value on the command line"
 )
-SCHEMAS = {"train": TrainSchema, "compare": CompareSchema, "sweep": SweepSchema}
 
 
 def compose_plain(kind: str, overrides: list[str], folders: Sequence[Path]) -> dict[str, Any]:
@@ -56,9 +34,10 @@ def compose_plain(kind: str, overrides: list[str], folders: Sequence[Path]) -> d
     from yaml import YAMLError
 
     store = ConfigStore.instance()
-    _register_schema(kind)
-    for name in set(groups.choices("attention", folders)) - set(groups.presets("attention", folders)):
-        store.store(name, {"name": name}, group="attention")  # a plugin's defaults are filled in once it is chosen
+    store.store("defaults", defaults(kind))  # for interpolations: what is valid is said by the classes alone
+    for group in groups.GROUPS:
+        for name in set(groups.choices(group, folders)) - set(groups.presets(group, folders)):
+            store.store(name, {"name": name}, group=group)  # a component without a preset
     if folders:
         places = ",".join(f"{limited_scheme()}://{folder}" for folder in folders)
         overrides = [*overrides, f"hydra.searchpath=[{places}]"]
@@ -73,6 +52,19 @@ def compose_plain(kind: str, overrides: list[str], folders: Sequence[Path]) -> d
         raise RequestError(_in_plain_words(error, groups.SCHEMAS[kind])) from error
     assert isinstance(values, dict)
     return {str(key): value for key, value in values.items() if key != "experiment"}
+
+
+def in_its_file(line: str, overrides: Sequence[str], folders: Sequence[Path]) -> str:
+    """A fault with the file in front of it that has its key, among the files of a person's own folders that were chosen."""
+    if not (named := re.search(r"unknown key '([^']+)'|^([\w.]+)[=:]", line)):
+        return line
+    key = named[1] or named[2]
+    for group, choice in (override.split("=", 1) for override in overrides if not override.startswith("+")):
+        for file in (folder / group / f"{choice}.yaml" for folder in folders):
+            values = read_yaml(file) if file.is_file() else None
+            if isinstance(values, dict) and key in {*dotted(values), *dotted({group: values})}:
+                return f"{group}/{choice}: {line}"
+    return line
 
 
 def parse_overrides(overrides: Sequence[str], found: list[str]) -> list[Any]:
@@ -127,10 +119,17 @@ def _quoted(raw: str) -> str:
 
 
 @cache
-def _register_schema(kind: str) -> None:
-    from hydra.core.config_store import ConfigStore
-
-    ConfigStore.instance().store(f"{kind}_schema", SCHEMAS[kind])
+def defaults(kind: str) -> dict[str, Any]:
+    """Every key that has a default, as plain values."""
+    cls, hints = groups.SCHEMAS[kind], get_type_hints(groups.SCHEMAS[kind])
+    groups_ = {f.name: hints[f.name]() for f in fields(cls) if f.name in groups.GROUPS and f.name != "attention"}
+    rest = {f.name: f.default for f in fields(cls) if f.default is not MISSING}
+    listed = {
+        f.name: f.default_factory()
+        for f in fields(cls)
+        if f.name not in (*groups_, "code") and f.default_factory is not MISSING
+    }
+    return plain({**rest, **listed, **groups_})
 
 
 @contextmanager

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from attnzoo import groups
+from attnzoo import components, groups
 from attnzoo.arguments import demand, paths, text, texts
-from attnzoo.composition import as_written, compose_plain, parse_overrides
+from attnzoo.composition import as_written, compose_plain, in_its_file, parse_overrides
 from attnzoo.data.sources import data_problems, text_sha256
 from attnzoo.errors import AttnzooError, RequestError, unknown, unknown_backend
+from attnzoo.from_files import SPEC, code_of, register_file
 from attnzoo.measure.record import config_hash
 from attnzoo.model.config import hybrid_name, hybrid_parts, named, parameter_number, pattern_entries
 from attnzoo.names import file_name
-from attnzoo.settings import plain, read
+from attnzoo.options import values
+from attnzoo.settings import dotted, plain, read
+from attnzoo.tasks.build import reads_text
 from attnzoo.training.again import auto_folder, flat, flat_settings, run_settings
 from attnzoo.training.config import (
     CompareConfig,
@@ -23,15 +27,19 @@ from attnzoo.training.config import (
     SweepConfig,
     from_dict,
     load_config,
-    read_settings,
+    names_in,
+    open_groups,
+    option_names,
+    targets,
     to_dict,
     to_yaml,
+    without_foreign,
 )
 from attnzoo.training.init_from import identified
 from attnzoo.training.validation import faults, machine_faults
 
-FREE = ("attention.", "options.", "model.attention_options.")
-"""Keys below these are a backend's own options."""
+BY_NAME = ("options.", "model.attention_options.")
+"""Below these keys stand names of backends, and below them their own options."""
 ONE_RUN_ALONE = {
     "logger.name": "a name of one run; each cell goes by the name of its folder (logger.group is one for all)"
 }
@@ -40,17 +48,14 @@ ONE_RUN_ALONE = {
 __all__ = ["compose", "from_dict", "load_config", "to_dict", "to_yaml", "validate"]
 
 
-def compose(
-    kind: str, overrides: Sequence[str] = (), *, folders: Sequence[str | Path] = (), load_backends: bool = True
-) -> RunConfig:
+def compose(kind: str, overrides: Sequence[str] = (), *, folders: Sequence[str | Path] = ()) -> RunConfig:
     """The configuration of a run, of a comparison or of one cell of a sweep.
 
     Args:
         kind: "train", "compare" or "sweep".
-        overrides: KEY=VALUE in Hydra's syntax: ``attention=linear``, ``model.n_layers=2``, ``attention.chunk=64``.
+        overrides: KEY=VALUE in Hydra's syntax: ``attention=linear``, ``model.n_layers=2``, ``attention.chunk=64``. Where a
+            component is named, ``FILE.py:CLASS`` names one of a file, which is run.
         folders: more folders with the same groups, such as one's own ``experiment/mine.yaml``.
-        load_backends: check the values of a backend's own options too, which imports torch where one differs from its
-            default. A chosen plugin is loaded anyway.
 
     Raises:
         RequestError: every fault of the request at once.
@@ -64,26 +69,35 @@ def compose(
     places = [Path(folder).expanduser().absolute() for folder in folders]
     found = [f"{place}: no such folder" for place in places if not place.is_dir()]
     places = [place for place in places if place.is_dir()]
+    cls = groups.SCHEMAS[kind]
     usable: list[str] = []
-    attention: list[str] = []
-    for parsed in parse_overrides(overrides, found):
-        override = as_written(parsed, groups.SCHEMAS[kind])
-        if override.key_or_group.partition(".")[0] == "attention":
-            attention.append(override.input_line)
+    given: dict[str, str] = {}
+    for parsed in parse_overrides(with_files(overrides, kind, found), found):
+        override = as_written(parsed, cls)
         wrong = _override_faults(kind, override, places)
         found += wrong
-        if not wrong and override.input_line != "experiment=null":  # what it is anyway
-            usable.append(_forced(override))
-    arguments, wrong = read_settings(groups.SCHEMAS[kind], compose_plain(kind, usable, places))
+        if not wrong:
+            given |= dict.fromkeys(_given(override, places), override.input_line)
+            usable += (
+                [] if override.input_line == "experiment=null" else [_forced(override, places)]
+            )  # what it is anyway
+    composed = compose_plain(kind, usable, places)
+    wrong = [f"{where}: a configuration names things, it never runs code" for where in targets(composed)]
+    arguments: dict[str, Any] = {}
+    if not wrong:
+        arguments, wrong = read(cls, {key: value for key, value in composed.items() if groups.is_key(key, cls)})
+        wrong += [groups.unknown_key(key, cls) for key in composed if not groups.is_key(key, cls)]
+    wrong = [in_its_file(line, usable, places) for line in wrong]
     found += wrong
     if not wrong:
-        cfg = groups.SCHEMAS[kind](**arguments)
+        cfg = cls(**arguments)
+        attention = [line for key, line in given.items() if key.partition(".")[0] == "attention"]
         if cfg.model.attention_pattern and attention:
             found.append(
                 f"{' '.join(attention)} would change nothing: model.attention_pattern names the attention of every layer "
                 "(model.attention_options has their options, model.attention_pattern=[] takes the pattern away)"
             )
-        found += _fill_options(cfg, load_backends)
+        found += fill(cfg, given)
         try:
             cfg = identified(cfg)
         except RequestError as error:
@@ -100,11 +114,30 @@ def compose(
     return cfg
 
 
+def with_files(overrides: Sequence[str], kind: str, found: list[str]) -> list[str]:
+    """The overrides with the names of components where files were named, which are run for it."""
+    known, written = groups.component_keys(groups.SCHEMAS[kind]), []
+
+    def name(of: str, match: re.Match[str]) -> str:
+        try:
+            return register_file(of, match["file"], match["cls"])
+        except RequestError as error:
+            found.append("; ".join([error.message, *error.reasons]))
+            return match[0]
+
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        of, before = known.get(key.lstrip("+")), len(found)
+        text = f"{key}{equals}{SPEC.sub(partial(name, of), value)}" if of and equals else override
+        written += [text] if len(found) == before else []
+    return written
+
+
 def default_folder(cfg: RunConfig) -> str:
     """The same settings find the same folder again, those of more steps the one with the shorter run, which goes on; a
     comparison's does not depend on which cells it has."""
     values, text = to_dict(cfg), ""
-    if cfg.task.name == "text" and cfg.data.name == "files" and not data_problems(cfg.data):
+    if _has_text(cfg) and cfg.data.name == "files" and not data_problems(cfg.data):
         values["text"] = text = text_sha256(
             cfg.data
         )  # a file that was edited is another run, one that was moved is not
@@ -120,13 +153,18 @@ def default_folder(cfg: RunConfig) -> str:
     return auto_folder(name, lambda folder: run_settings(folder, text), flat_settings(cfg), split=True, whole=whole)
 
 
+def _has_text(cfg: RunConfig) -> bool:
+    """Whether it is known to read a text: a task that there is not is said elsewhere."""
+    return cfg.task.name in components.names("task") and reads_text(cfg.task)
+
+
 def validate(cfg: RunConfig) -> None:
-    """Check a configuration made by hand as `compose` checks its own, and give the backend's options their defaults.
+    """Check a configuration made by hand as `compose` checks its own, and give the components' options their defaults.
 
     Raises:
         RequestError: every fault at once.
     """
-    _raise(_fill_options(cfg, True) + faults(cfg) + machine_faults(cfg))
+    _raise(fill(cfg, None) + faults(cfg) + machine_faults(cfg))
 
 
 def _override_faults(kind: str, override: Any, folders: Sequence[Path]) -> list[str]:
@@ -145,18 +183,26 @@ def _override_faults(kind: str, override: Any, folders: Sequence[Path]) -> list[
             f"{text} would train no seed {text.partition('=')[2]}: attnzoo compare takes seeds=[{text.partition('=')[2]}]"
         ]
     value = plain(override.value())
-    if key in groups.GROUPS and not isinstance(value, dict):
-        free = text == "experiment=null" or value in groups.choices(key, folders)
-        return [] if free else [groups.unknown_choice(key, text.partition("=")[2], folders)]
-    top, _, rest = key.partition(".")
-    if top == "attention":
-        return [] if rest != "name" else [f"{text}: choose a backend with attention={value}"]
-    free = key == "options" or key.startswith(FREE)
-    if not free and key not in groups.GROUPS and not groups.is_key(key, cls):
+    group = groups.group_of(key)
+    if group is not None and not isinstance(value, dict):
+        free = text == "experiment=null" or value in groups.choices(group, folders)
+        return [] if free else [groups.unknown_choice(group, text.partition("=")[2], folders)]
+    if key == "options" or key.startswith(BY_NAME) or (groups.is_open(key, cls) and not groups.is_key(key, cls)):
+        return []  # a component's options: checked once it is known
+    if not groups.is_key(key, cls):
         return [groups.unknown_key(key, cls)]
     if isinstance(value, str) and "${" in value:
         return []  # checked once it is resolved
     return read(cls, _nested(key, value))[1]
+
+
+def _given(override: Any, folders: Sequence[Path]) -> Iterator[str]:
+    """The dotted keys that a person has set by this override."""
+    key, value = override.key_or_group, override.value()
+    yield key
+    if isinstance(value, dict):
+        for name in dotted(plain(value)):
+            yield f"{key}.{name}"
 
 
 def _is_compared(cfg: CompareConfig) -> bool:
@@ -183,65 +229,106 @@ def _several(kind: str, override: Any) -> str:
     return f"{override.input_line} names several values: {remedy}"
 
 
-def _forced(override: Any) -> str:
-    """The override in the form Hydra takes; a backend's options are checked later, against the backend itself."""
-    text = override.input_line.lstrip("+")
-    return f"++{text}" if override.key_or_group.startswith(FREE) else text
+def _forced(override: Any, folders: Sequence[Path]) -> str:
+    """The override in the form Hydra takes: what is a key is checked by the classes, not by what is composed so far."""
+    key, _, value = override.input_line.lstrip("+").partition("=")
+    group = groups.group_of(override.key_or_group)
+    return f"{group}={value}" if group is not None and not isinstance(override.value(), dict) else f"++{key}={value}"
 
 
-def _fill_options(cfg: RunConfig, load_backends: bool) -> list[str]:
-    """Give the chosen backends every option they have, and find what is wrong with backends and their options."""
-    known, found = groups.backend_names(), []
-    entries = pattern_entries(cfg.model)
-    asked = [choice.name for choice in entries.values() or [cfg.attention]]
+def fill(cfg: RunConfig, given: Mapping[str, str] | None) -> list[str]:
+    """Give the chosen components every option they have, and find what is wrong with the choice and with their options.
+
+    Args:
+        given: the keys that a person has set; an option beside these that another component of the kind has is left out. None:
+            all of them.
+    """
+    found: list[str] = []
     if isinstance(cfg, CompareConfig):
-        cfg.backends = [hybrid_name(hybrid_parts(name)) for name in cfg.backends]
-        members = list(dict.fromkeys(member for name in cfg.backends for member in hybrid_parts(name)))
-        if cfg.baseline not in [*known, *cfg.backends]:
-            found.append(unknown("baseline", cfg.baseline, known))
-        for name in members:
-            if name in known and (load_backends or name in cfg.options):
-                given = cfg.options.get(name, {})
-                found += _option_faults(name, given, load_backends, f"options.{name}")[1]
-        asked += members
-    found += [unknown_backend(name, known) for name in dict.fromkeys(asked) if name not in known]
-    match = cfg.model.match_parameters
-    if match is not None and match not in known and parameter_number(match) is None:
-        found.append(
-            f"model.match_parameters={match}: a number of parameters, or a backend; {unknown('backend', match, known)}"
-        )
-    places = {f"model.attention_options.{entry}": choice for entry, choice in entries.items()}
-    for path, choice in (places or {"attention": cfg.attention}).items():
-        if choice.name in known:
-            choice.options, wrong = _option_faults(choice.name, choice.options, load_backends, path)
+        found += _fill_comparison(cfg)
+    entries = pattern_entries(cfg.model)
+    for path, group in open_groups(cfg):
+        if path == "attention" and entries:
+            continue
+        if wrong := [_unknown(kind, name) for kind, name in names_in(group) if name not in components.names(kind)]:
             found += wrong
+            continue
+        try:
+            found += without_foreign(
+                path, group, given if given is not None else {f"{path}.{key}" for key in group.options}
+            )
+            for kind, name in names_in(group):
+                found += _fill(group.options, kind, name, f"{path}.")
+        except AttnzooError as error:  # a plug-in that cannot be imported
+            found += error.reasons or [error.message]
     for entry, choice in entries.items():
+        path = f"model.attention_options.{entry}"
+        found += _fill_backend(choice.options, choice.name, path)
         cfg.model.attention_options[entry] = {"name": choice.name, **choice.options}
+    match = cfg.model.match_parameters
+    if match is not None and match not in groups.backend_names() and parameter_number(match) is None:
+        found.append(
+            f"model.match_parameters={match}: a number of parameters, or a backend; {_unknown('attention', match)}"
+        )
     cfg.attention = named(cfg.model, cfg.attention)
+    cfg.code, nowhere = code_of(used_components(cfg))
+    if nowhere and isinstance(cfg, (CompareConfig, SweepConfig)):
+        found += [
+            f"{each} was defined in no file: put it into one, so that processes of cells can import it"
+            for each in nowhere
+        ]
     return list(dict.fromkeys(found))
 
 
-def _option_faults(
-    name: str, given: dict[str, Any], load_backends: bool, path: str
-) -> tuple[dict[str, Any], list[str]]:
-    """All options of a backend, defaults included, and what is wrong with the given ones."""
-    preset = groups.preset_options(name)
-    unchanged = preset is not None and repr(preset | given) == repr(preset)  # by repr: True is not 1
-    if preset is not None and (unchanged or not load_backends):
-        return preset | given, [
-            unknown("key", f"{path}.{key}", [f"{path}.{option}" for option in preset])
-            for key in given
-            if key not in preset
-        ]
-    from attnzoo import registry
+def used_components(cfg: RunConfig) -> list[tuple[str, str]]:
+    """(kind, name) of all that the configuration chooses."""
+    used = [pair for _, group in open_groups(cfg) for pair in names_in(group)]
+    backends = [choice.name for choice in pattern_entries(cfg.model).values()]
+    if isinstance(cfg, CompareConfig):
+        backends += [member for name in cfg.backends for member in hybrid_parts(name)]
+    return list(dict.fromkeys([*used, *(("attention", name) for name in backends)]))
 
+
+def _fill_comparison(cfg: CompareConfig) -> list[str]:
+    known = groups.backend_names()
+    cfg.backends = [hybrid_name(hybrid_parts(name)) for name in cfg.backends]
+    members = dict.fromkeys(member for name in cfg.backends for member in hybrid_parts(name))
+    found = [] if cfg.baseline in [*known, *cfg.backends] else [unknown("baseline", cfg.baseline, known)]
+    for name in members:
+        found += _fill_backend(dict(cfg.options.get(name, {})), name, f"options.{name}")
+    return found
+
+
+def _fill_backend(options: dict[str, Any], name: str, path: str) -> list[str]:
+    if name not in groups.backend_names():
+        return [_unknown("attention", name)]
     try:
-        options = dataclasses.asdict(registry.parse_options(name, given))
-        kernels = registry.get(name).kernels
+        known = option_names("attention", name)
+        wrong = [
+            unknown("key", f"{path}.{key}", [f"{path}.{each}" for each in known]) for key in options if key not in known
+        ]
+        return wrong or _fill(options, "attention", name, f"{path}.")
     except AttnzooError as error:
-        return given, error.reasons or [error.message]
-    kernel = options.get("kernel", "auto")
-    return plain(options), [] if kernel in kernels else [unknown(f"kernel of {name}", str(kernel), kernels)]
+        return error.reasons or [error.message]
+
+
+def _fill(given: dict[str, Any], kind: str, name: str, path: str) -> list[str]:
+    """All options of one component, defaults included, put into ``given``, and what is wrong with those that are there."""
+    known = option_names(kind, name)
+    parsed, wrong = components.read_options(kind, name, {key: given[key] for key in known if key in given}, path)
+    if parsed is not None:
+        for key in known:  # in the order of their declaration
+            given.pop(key, None)
+        given |= values(parsed, kind)
+    return wrong
+
+
+def _unknown(kind: str, name: str) -> str:
+    return (
+        unknown_backend(name, groups.backend_names())
+        if kind == "attention"
+        else components.unknown_component(kind, name)
+    )
 
 
 def _raise(found: list[str]) -> None:

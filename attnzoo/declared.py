@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from attnzoo.arguments import shown, text
-from attnzoo.capabilities import Capabilities, Options, Request
-from attnzoo.capabilities import Options as AnyOptions
-from attnzoo.settings import plain, read
-from attnzoo.terminal import one_line
+from attnzoo.capabilities import Capabilities, Request
+from attnzoo.components import Component
+from attnzoo.options import Options as AnyOptions
 
 
-class Declared:
+class Declared(Component):
     """The part of an attention's class that can be asked before anything is built."""
 
-    Options: ClassVar[type[Options]] = Options
+    kind: ClassVar[str] = "attention"
     capabilities: ClassVar[Capabilities]
-    source: ClassVar[str]
     kernels: ClassVar[tuple[str, ...]] = ("auto",)
     projection: ClassVar[str] = "qkv"
-    name: ClassVar[str] = "unregistered"
+
+    @classmethod
+    def definition_faults(cls) -> list[str]:
+        """What a class lacks to be an attention that can be listed, asked and built."""
+        faults = super().definition_faults()
+        if not isinstance(getattr(cls, "capabilities", None), Capabilities):
+            faults.append("it declares no capabilities")
+        kernels = getattr(cls, "kernels", None)
+        if not isinstance(kernels, tuple) or not kernels or not all(isinstance(each, str) for each in kernels):
+            faults.append(f"kernels={shown(kernels)}: must be a tuple of names, such as ('auto',)")
+        faults += text("projection", getattr(cls, "projection", None))
+        base = next(each for each in cls.__mro__ if each.__name__ == "Attention" and each is not cls)
+        if all(getattr(cls, name) is getattr(base, name) for name in ("attend", "weights", "pattern")):
+            faults.append("it defines none of attend, weights and pattern")
+        return faults
 
     @classmethod
     def declared(cls, options: AnyOptions, device: str = "cpu") -> Capabilities:
@@ -78,33 +89,3 @@ class Declared:
         elif request.training and request.device not in can.training_devices:
             why.append(f"{cls.name} has no backward on {request.device}: it runs there for inference only")
         return [*why, *cls.refusals(request)]
-
-
-def definition_faults(cls: type, base: type) -> list[str]:
-    """What a class lacks to be an attention that can be listed, asked and built; ``base`` is `Attention`."""
-    faults, doc, source = [], vars(cls).get("__doc__"), getattr(cls, "source", None)
-    if not isinstance(doc, str) or not doc.strip():
-        faults.append("it has no docstring")
-    if not isinstance(source, str) or not source.strip():
-        faults.append("it names no source (a paper or a document)")
-    if not isinstance(getattr(cls, "capabilities", None), Capabilities):
-        faults.append("it declares no capabilities")
-    kernels = getattr(cls, "kernels", None)
-    if not isinstance(kernels, tuple) or not kernels or not all(isinstance(each, str) for each in kernels):
-        faults.append(f"kernels={shown(kernels)}: must be a tuple of names, such as ('auto',)")
-    faults += text("projection", getattr(cls, "projection", None))
-    faults += _option_faults(cls.Options)  # type: ignore[attr-defined]
-    if all(getattr(cls, name) is getattr(base, name) for name in ("attend", "weights", "pattern")):
-        faults.append("it defines none of attend, weights and pattern")
-    return faults
-
-
-def _option_faults(kind: Any) -> list[str]:
-    """What is wrong with a class of options, its annotations and its defaults."""
-    if not (isinstance(kind, type) and dataclasses.is_dataclass(kind) and issubclass(kind, AnyOptions)):
-        return ["its Options is not a dataclass that extends attnzoo.Options"]
-    try:
-        faults = read(kind, plain(kind()), "Options.")[1]
-    except Exception as error:  # their code: a field without a default, an annotation that means nothing
-        return [f"its Options cannot be made from its defaults: {one_line(error)}"]
-    return [f"a default of its Options: {each}" for each in faults]

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 import typing
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from attnzoo import components
 from attnzoo.errors import RequestError, nearest, unknown, unknown_backend
-from attnzoo.plugins import usable_names
+from attnzoo.settings import chosen
 from attnzoo.training.config import CompareConfig, RunConfig, SweepConfig
 
 SCHEMAS: dict[str, type[RunConfig]] = {"train": RunConfig, "compare": CompareConfig, "sweep": SweepConfig}
@@ -35,8 +33,35 @@ def conf_dir() -> Path:
 
 def backend_names() -> list[str]:
     """Every backend that may be asked for: the package's own, plugins, and what this process has registered."""
-    registry = sys.modules.get("attnzoo.registry")
-    return sorted({*presets("attention"), *usable_names(), *(registry.list_backends() if registry else ())})
+    return components.names("attention")
+
+
+def kind_of(group: str) -> str | None:
+    """The kind of component that ``group=`` names, beside its presets; None for a group of settings."""
+    kind = typing.get_type_hints(RunConfig).get(group)
+    return chosen(kind).get("name")
+
+
+def component_keys(cls: type[RunConfig]) -> dict[str, str]:
+    """Key -> kind, of every key whose value names components: a group by its name too."""
+    found = {"backends": "attention", "baseline": "attention", "model.attention_pattern": "attention"}
+    return found | _component_keys(cls, "")
+
+
+def _component_keys(cls: Any, path: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, kind in _fields(cls).items():
+        if dataclasses.is_dataclass(kind):
+            found |= {f"{path}{name}": of for key, of in chosen(kind).items() if key == "name"}
+            found |= {f"{path}{name}.{key}": of for key, of in chosen(kind).items()}
+            found |= _component_keys(kind, f"{path}{name}.")
+    return found
+
+
+def group_of(key: str) -> str | None:
+    """The group that a key chooses in: ``task``, or ``task.name``, which says the same."""
+    group = key.removesuffix(".name")
+    return group if group in GROUPS and (group == key or kind_of(group)) else None
 
 
 def presets(group: str, folders: Sequence[Path] = ()) -> list[str]:
@@ -45,34 +70,35 @@ def presets(group: str, folders: Sequence[Path] = ()) -> list[str]:
 
 
 def choices(group: str, folders: Sequence[Path] = ()) -> list[str]:
-    """What ``group=`` may be set to: its files, and for attention every backend."""
-    return sorted({*presets(group, folders), *(backend_names() if group == "attention" else ())})
+    """What ``group=`` may be set to: its presets, and every component of its kind."""
+    kind = kind_of(group)
+    return sorted({*presets(group, folders), *(components.names(kind) if kind else ())})
 
 
-def preset_options(name: str) -> dict[str, Any] | None:
-    """The options of one of the package's own backends, from its preset; None for a backend from elsewhere."""
-    file = conf_dir() / "attention" / f"{name}.yaml"
-    if not file.is_file():
-        return None
-    return {key: value for key, value in yaml.safe_load(file.read_text(encoding="utf-8")).items() if key != "name"}
+def _fields(cls: type) -> dict[str, Any]:
+    """The keys of a group and their types; a component's options, and what is filled in, are none."""
+    hints = typing.get_type_hints(cls)
+    left_out = ("options",) if chosen(cls) else ("code",)
+    return {field.name: hints[field.name] for field in dataclasses.fields(cls) if field.name not in left_out}
 
 
 def keys(cls: type, path: str = "") -> Iterator[str]:
-    """Dotted keys of a configuration, groups' inner keys among them; a backend's own options aside."""
-    hints = typing.get_type_hints(cls)
-    for field in dataclasses.fields(cls):
-        kind = hints[field.name]
-        if field.name == "attention":
-            continue
+    """Dotted keys of a configuration, groups' inner keys among them; components' own options aside."""
+    for name, kind in _fields(cls).items():
         if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-            yield from keys(kind, f"{path}{field.name}.")
-        else:
-            yield f"{path}{field.name}"
+            yield from keys(kind, f"{path}{name}.")
+        elif (path, name) != ("attention.", "name"):
+            yield f"{path}{name}"
 
 
 def is_key(key: str, cls: type[RunConfig]) -> bool:
     """Whether a dotted key, or a group of keys, exists."""
-    return any(name == key or name.startswith(f"{key}.") for name in keys(cls))
+    return key in GROUPS or any(name == key or name.startswith(f"{key}.") for name in keys(cls))
+
+
+def is_open(key: str, cls: type[RunConfig]) -> bool:
+    """Whether a dotted key may be an option of a component: it stands in a group that names one."""
+    return key.rpartition(".")[0] in {path.rpartition(".")[0] for path in _component_keys(cls, "")} - {""}
 
 
 def holds_text(key: str, cls: type[RunConfig]) -> bool:

@@ -1,4 +1,4 @@
-"""Backends of other packages: which names they may have, and their import, whatever their code does. No torch here."""
+"""Components of other packages: which names they may have, and their import, whatever their code does. No torch here."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from typing import Any
 from attnzoo.arguments import text
 from attnzoo.terminal import one_line, printable, stdout_apart
 
-GROUP = "attnzoo.backends"
 SECONDS = 30.0
 """An import that takes longer is given up."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}", re.ASCII)
@@ -47,7 +46,7 @@ class Unusable(Exception):
 
 
 def name_faults(name: Any) -> list[str]:
-    """Why a backend cannot be called so: its name stands in commands, in folder names, and as a part of hybrids (3xgla+sdpa)."""
+    """Why a component cannot be called so: its name stands in commands, in folder names and in hybrids (3xgla+sdpa)."""
     if wrong := text("name", name):
         return wrong
     if not _NAME.fullmatch(name):
@@ -57,14 +56,9 @@ def name_faults(name: Any) -> list[str]:
 
 
 @cache
-def entry_points() -> tuple[EntryPoint, ...]:
-    """What the installed packages offer, whether or not it can be used."""
-    return tuple(importlib.metadata.entry_points(group=GROUP))
-
-
-def usable_names() -> list[str]:
-    """Names of the backends that other packages bring, read from their metadata without importing them."""
-    return sorted({point.name for point in entry_points() if not name_faults(point.name)})
+def entry_points(group: str) -> tuple[EntryPoint, ...]:
+    """What the installed packages offer in a group, whether or not it can be used. It is read from their metadata."""
+    return tuple(importlib.metadata.entry_points(group=group))
 
 
 def load_point(point: EntryPoint) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import types
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from attnzoo.errors import unknown
@@ -19,6 +19,12 @@ SPELT = {
 }
 
 
+def chosen(cls: Any) -> dict[str, str]:
+    """Of a group of keys that names components: field -> kind. Its keys beyond its own fields are their options, which its
+    field ``options`` holds; in a file they lie beside the others."""
+    return getattr(cls, "chosen", {})
+
+
 def read(cls: type, values: Any, path: str = "") -> tuple[dict[str, Any], list[str]]:
     """Keyword arguments for a dataclass from plain values, and every fault: unknown keys and values of another type.
 
@@ -27,10 +33,14 @@ def read(cls: type, values: Any, path: str = "") -> tuple[dict[str, Any], list[s
     if not isinstance(values, Mapping):
         return {}, [f"{path.rstrip('.')}={values!r}: must be {SPELT[dict]}"]
     hints = get_type_hints(cls)
-    known = [f.name for f in dataclasses.fields(cls)]
-    arguments: dict[str, Any] = {}
+    is_open = bool(chosen(cls))
+    known = [f.name for f in dataclasses.fields(cls) if not (is_open and f.name == "options")]
+    arguments: dict[str, Any] = {"options": {}} if is_open else {}
     faults: list[str] = []
     for key, value in values.items():
+        if key not in known and is_open:
+            arguments["options"][str(key)] = plain(value)
+            continue
         if key not in known:
             faults.append(unknown("key", f"{path}{key}", [f"{path}{name}" for name in known]))
             continue
@@ -44,7 +54,8 @@ def read(cls: type, values: Any, path: str = "") -> tuple[dict[str, Any], list[s
 def plain(value: Any) -> Any:
     """Dataclasses, tuples and mappings as what JSON and YAML know."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        found = {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return found | found.pop("options") if chosen(type(value)) else found
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -52,10 +63,34 @@ def plain(value: Any) -> Any:
     return value
 
 
+def leaves(values: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """('trainer.max_steps', 300), ('seeds[0]', 0), …"""
+    if isinstance(values, Mapping):
+        for name, value in values.items():
+            yield from leaves(value, f"{key}.{name}" if key else str(name))
+    elif isinstance(values, (list, tuple)):
+        for n, value in enumerate(values):
+            yield from leaves(value, f"{key}[{n}]")
+    else:
+        yield key, values
+
+
+def dotted(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{'trainer.max_steps': 300, …} of nested groups."""
+    out: dict[str, Any] = {}
+    for key, value in values.items():
+        out |= dotted(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return out
+
+
 def _required(cls: type) -> list[str]:
     """The fields of a dataclass that have no default."""
     none = dataclasses.MISSING
-    return [f.name for f in dataclasses.fields(cls) if f.default is none and f.default_factory is none]
+    return [
+        f.name
+        for f in dataclasses.fields(cls)
+        if f.default is none and f.default_factory is none and not (chosen(cls) and f.name == "options")
+    ]
 
 
 def _convert(hint: Any, value: Any, path: str, faults: list[str]) -> Any:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from attnzoo import groups, registry
+from attnzoo import components, groups, registry
 from attnzoo.config import compose, from_dict, load_config, to_dict, to_yaml, validate
 from attnzoo.errors import RequestError
 from attnzoo.model.config import AttentionConfig
@@ -53,12 +53,12 @@ def test_a_comparison_defaults_to_the_nine_first_backends_with_the_recall_probe(
 
 
 def test_the_zoo_is_every_shipped_backend() -> None:
-    cfg = compose("compare", ["experiment=zoo"], load_backends=False)
+    cfg = compose("compare", ["experiment=zoo"])
     assert isinstance(cfg, CompareConfig)
     shipped = [name for name in registry.list_backends() if registry.origin(name) == "attnzoo"]
     assert sorted(cfg.backends) == shipped
     with pytest.raises(RequestError, match=r"'backends' is a setting of attnzoo compare"):
-        compose("train", ["experiment=zoo"], load_backends=False)
+        compose("train", ["experiment=zoo"])
 
 
 def test_options_of_compared_backends() -> None:
@@ -69,7 +69,8 @@ def test_options_of_compared_backends() -> None:
 
 @pytest.mark.parametrize("name", [name for name in registry.list_backends() if registry.origin(name) == "attnzoo"])
 def test_the_preset_of_a_backend_holds_its_defaults(name: str) -> None:
-    assert groups.preset_options(name) == dataclasses.asdict(registry.get(name).Options())
+    static = components.options_class("attention", name)()
+    assert dataclasses.asdict(static) == dataclasses.asdict(registry.get(name).Options())
 
 
 def test_every_preset_names_itself() -> None:
@@ -95,25 +96,25 @@ def test_every_shipped_choice_composes(kind: str, group: str, choice: str) -> No
     needs = {"files": [f"data.paths=[{__file__}]"], "hf": ["data.dataset=a/b"]}.get(choice, [])
     if (group, choice) in [("data", "hf"), ("data", "tinystories")] and find_spec("datasets") is None:
         pytest.skip("the extra hf is not installed")
-    cfg = compose(kind, [f"{group}={choice}", *needs], load_backends=False)
+    cfg = compose(kind, [f"{group}={choice}", *needs])
     assert from_dict(to_dict(cfg)) == cfg
 
 
 def test_the_same_settings_find_the_same_folder() -> None:
-    one, again = (compose("train", ["seed=1"], load_backends=False).run_dir for _ in range(2))
-    other = compose("train", ["seed=1", "model.n_layers=1"], load_backends=False).run_dir
+    one, again = (compose("train", ["seed=1"]).run_dir for _ in range(2))
+    other = compose("train", ["seed=1", "model.n_layers=1"]).run_dir
     assert one == again != other
     assert Path(one).parts[0] == "runs"
 
 
 def test_a_comparisons_folder_does_not_depend_on_its_cells() -> None:
-    few = compose("compare", ["backends=[sdpa]", "seeds=[0]"], load_backends=False)
-    more = compose("compare", ["backends=[sdpa,linear]", "seeds=[0,1]"], load_backends=False)
+    few = compose("compare", ["backends=[sdpa]", "seeds=[0]"])
+    more = compose("compare", ["backends=[sdpa,linear]", "seeds=[0,1]"])
     assert few.run_dir == more.run_dir
 
 
 def test_interpolations_are_resolved() -> None:
-    assert compose("train", ["run_dir=here/${model.n_layers}-${seed}"], load_backends=False).run_dir == "here/4-0"
+    assert compose("train", ["run_dir=here/${model.n_layers}-${seed}"]).run_dir == "here/4-0"
 
 
 def test_ones_own_folder_adds_choices(tmp_path: Path) -> None:
@@ -130,7 +131,7 @@ def test_composing_inside_another_hydra_program_leaves_it_alone(tmp_path: Path) 
 
     with initialize_config_dir(str(tmp_path), version_base="1.3"):
         theirs = GlobalHydra.instance().hydra
-        compose("train", load_backends=False)
+        compose("train")
         assert GlobalHydra.instance().hydra is theirs
 
 
@@ -149,7 +150,9 @@ WRONG = [
     (["~model"], "'~model' is not KEY=VALUE"),
     (["model@here=small"], "'model@here=small' is not KEY=VALUE"),
     (["data.paths=[a"], "'data.paths=[a' cannot be read"),
-    (["attention.name=linear"], "choose a backend with attention=linear"),
+    (["attention.name=liner"], "unknown backend 'liner'; did you mean 'linear'?"),
+    (["task.name=recal"], "unknown task 'recal'; did you mean 'recall'? valid: recall, text"),
+    (["task=text", "task.n_symbols=5"], "unknown key 'task.n_symbols'"),
     (["model.n_layers=abc"], "model.n_layers='abc': must be a whole number"),
     (["model={n_layers:x}"], "model.n_layers='x': must be a whole number"),
     (["trainer.compile=yes"], "trainer.compile=yes: valid: true, false, auto"),
@@ -168,7 +171,7 @@ WRONG = [
         "positions.max_distance=16: must be more than the 16 distances",
     ),
     (["attention=sliding_window", "attention.window=0"], "window=0: a window has at least 1 key"),
-    (["attention=sliding_window", "attention.windw=4"], "did you mean 'window'?"),
+    (["attention=sliding_window", "attention.windw=4"], "did you mean 'attention.window'?"),
     (["attention=linear", "attention.chunk=abc"], "attention.chunk='abc'"),
     (["attention=sdpa", "attention.kernel=flahs"], "unknown kernel of sdpa 'flahs'; did you mean 'flash'?"),
     (["trainer.max_steps=0"], "trainer.max_steps=0: must be at least 1"),
@@ -182,7 +185,7 @@ WRONG = [
     (["seed=-1"], "seed=-1: must be between 0 and"),
     (["seed=0,1"], "seed=0,1 names several values: attnzoo sweep"),
     (["data.paths=a.txt,b.txt"], "a list is written data.paths=[a.txt,b.txt]"),
-    (["attention=mine.py:Mine"], "check and leak alone read FILE.py:NAME"),
+    (["attention=mine.py:Mine"], "mine.py: no such file"),
     (["task=recall", "task.n_tokens=4"], "task.n_tokens=4: recall needs at least 8"),
     (["probe=recall", "probe.n_heads=3"], "probe.n_heads=3 does not divide probe.d_model="),
     (["data=files"], "data.paths"),
@@ -247,28 +250,28 @@ def test_faults_of_files_are_plain_too(tmp_path: Path) -> None:
     }
     says = {
         "typo": "experiment/typo: unknown key 'trainer.max_step'; did you mean 'trainer.max_steps'?",
-        "type": "experiment/type: trainer.max_steps: Value 'abc'",
+        "type": "experiment/type: trainer.max_steps='abc': must be a whole number",
         "code": "it never runs code",
         "group": "unknown model 'nope'; valid: base, based, demo, ",
         "broken": "broken.yaml",
     }
     for name, text in files.items():
         write(tmp_path / f"experiment/{name}.yaml", f"# @package _global_\n{text}")
-        (fault,) = faults("train", f"experiment={name}", folders=[tmp_path], load_backends=False)
+        (fault,) = faults("train", f"experiment={name}", folders=[tmp_path])
         assert says[name] in fault
     write(tmp_path / "attention/code.yaml", "name: linear\n_target_: os.system\n")
-    assert "it never runs code" in faults("train", "attention=code", folders=[tmp_path], load_backends=False)[0]
-    assert "no such folder" in faults("train", folders=[tmp_path / "nowhere"], load_backends=False)[0]
+    assert "it never runs code" in faults("train", "attention=code", folders=[tmp_path])[0]
+    assert "no such folder" in faults("train", folders=[tmp_path / "nowhere"])[0]
 
 
 def test_files_of_ones_own_folder_are_read_within_limits_and_their_texts_stay(tmp_path: Path) -> None:
     bomb = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{','.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 9))
     for name, text in {"bomb": bomb, "deep": f"a: {'[' * 3000}{']' * 3000}\n"}.items():
         write(tmp_path / f"logger/{name}.yaml", text)
-        (fault,) = faults("train", f"logger={name}", folders=[tmp_path], load_backends=False)
+        (fault,) = faults("train", f"logger={name}", folders=[tmp_path])
         assert {"bomb": "aliases", "deep": "levels deep"}[name] in fault
     write(tmp_path / "logger/inf.yaml", "name: mine\ngroup: 83e1012\nproject: 0x10\n")
-    cfg = compose("train", ["logger=inf"], folders=[tmp_path], load_backends=False)
+    cfg = compose("train", ["logger=inf"], folders=[tmp_path])
     assert (cfg.logger.group, cfg.logger.project) == ("83e1012", "0x10")
 
 
@@ -342,7 +345,7 @@ def test_without_any_conf_folder_both_places_are_named(monkeypatch: pytest.Monke
 
 def test_composing_imports_no_torch() -> None:
     code = (
-        "import sys; from attnzoo.config import compose; compose('train', ['attention=linear'], load_backends=False);"
+        "import sys; from attnzoo.config import compose; compose('train', ['attention=linear']);"
         "print(sorted({'torch', 'lightning', 'wandb', 'xformers', 'matplotlib', 'numpy'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)

@@ -91,7 +91,7 @@ def test_a_plugin_is_a_choice_with_its_own_options(site: Path) -> None:
     assert "attention:\n  name: average\n  kernel: auto\n  decay: 0.25\n" in done.stdout
     wrong = attnzoo(site, "train", "attention=average", "attention.deacy=1", "model.n_layers=0")
     assert wrong.returncode == 2
-    assert "did you mean 'decay'?" in wrong.stderr
+    assert "did you mean 'attention.decay'?" in wrong.stderr
     assert "model.n_layers=0" in wrong.stderr
 
 

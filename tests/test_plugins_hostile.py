@@ -170,7 +170,7 @@ def test_an_import_that_hangs_is_given_up_and_one_that_kills_is_named(tmp_path: 
     install(tmp_path, 1, "zkiller", "import os\nos._exit(7)")
     words = command(tmp_path)
     words[2] = words[2].replace("\nfrom", "\nimport attnzoo.plugins\nattnzoo.plugins.SECONDS = 0.2\nfrom", 1)
-    code = "\nfrom attnzoo.registry import broken_plugins\nprint([p.error for p in broken_plugins()])"
+    code = "\nfrom attnzoo.components import broken_plugins\nprint([p.error for p in broken_plugins()])"
     (tmp_path / "package_1-1.0.dist-info" / "entry_points.txt").rename(tmp_path / "kept")
     hung = subprocess.run(
         [*words[:2], words[2].rpartition("\n")[0] + code], cwd=tmp_path, capture_output=True, text=True

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import attnzoo
-from attnzoo import Attention, Capabilities, Mask, Options, register, registry
+from attnzoo import Attention, Capabilities, Mask, Options, components, register, registry
 from attnzoo.errors import Refused, RequestError
 
 
@@ -20,13 +20,13 @@ def make(**body):
 
 @pytest.fixture(autouse=True)
 def _leave_no_trace():
-    registry.load()
-    before = dict(registry._classes), dict(registry._origin)
+    components.load("attention")
+    before = dict(components._classes["attention"]), dict(components._origin)
     yield
-    registry._classes.clear()
-    registry._classes.update(before[0])
-    registry._origin.clear()
-    registry._origin.update(before[1])
+    components._classes["attention"].clear()
+    components._classes["attention"].update(before[0])
+    components._origin.clear()
+    components._origin.update(before[1])
 
 
 def test_a_registered_class_is_listed_built_and_named():

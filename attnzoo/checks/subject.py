@@ -15,11 +15,12 @@ from torch import Tensor, nn
 
 from attnzoo import arguments, registry
 from attnzoo.arguments import demand
-from attnzoo.capabilities import cut_down
 from attnzoo.checks.cases import TILE_EDGES, Case, Inputs, MaskPlan, make_inputs
 from attnzoo.checks.compare import Failed, InPrecision, Skip, expect_close, expect_unbiased
+from attnzoo.components import read_class
 from attnzoo.contract import Attention, Capabilities, Options, Request
 from attnzoo.errors import RequestError
+from attnzoo.options import cut_down
 from attnzoo.seeds import seeded
 
 
@@ -64,7 +65,8 @@ class Subject:
         instance = None
         if isinstance(what, Attention) or (isinstance(what, type) and issubclass(what, Attention)):
             kind = what if isinstance(what, type) else type(what)
-            demand(f"{_name(kind)} cannot take these options", registry.read_options(kind, _name(kind), options)[1])
+            read = read_class(kind.Options, "attention", _name(kind), options, "attention.", kind.kernels)
+            demand(f"{_name(kind)} cannot take these options", read[1])
         if isinstance(what, str):
             kind, own = registry.get(what), registry.parse_options(what, options)
             name, make = what, kind

@@ -37,6 +37,14 @@ def add_device(parser: ArgumentParser) -> None:
     )
 
 
+def add_allow_code(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--allow-code",
+        action="store_true",
+        help="run the files that its attention or positions came from, where they did",
+    )
+
+
 def check_saved(folder: str) -> None:
     """What is neither a run folder nor an exported model is said at once, before torch is imported."""
     path = Path(folder)
@@ -67,7 +75,7 @@ def composed(kind: str, arguments: Namespace) -> RunConfig | None:
 
     show = arguments.cfg is not None
     with uncollected():
-        cfg = compose(kind, arguments.overrides, folders=arguments.config_dir, load_backends=not show)
+        cfg = compose(kind, arguments.overrides, folders=arguments.config_dir)
     if show:
         print(to_yaml(cfg), end="")
     return None if show else cfg

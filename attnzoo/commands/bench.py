@@ -22,6 +22,7 @@ from attnzoo import groups
 from attnzoo.commands import add_device, add_json, flags, names_and_options, print_json
 from attnzoo.errors import RequestError, unknown_backend
 from attnzoo.files import check_writable, write_json_atomic, write_text_atomic
+from attnzoo.from_files import from_file
 from attnzoo.redact import redacted
 
 PEERS = "peers"
@@ -227,8 +228,9 @@ def _checked(
     arguments: Namespace,
 ) -> tuple[list[str], dict[str, dict[str, Any]], list[int], list[dict[str, Any]]]:
     """The named backends, their options, the lengths and the shapes; every fault of the request in one error."""
-    known = groups.backend_names()
     names, options, faults = names_and_options(arguments.names)
+    names = [from_file("attention", name) for name in names]
+    known = groups.backend_names()
     faults += [unknown_backend(name, known) for name in names if name not in known]
     lengths = _numbers(arguments.lengths)
     shapes = _shapes(arguments, faults)

@@ -56,12 +56,12 @@ def run(arguments: Namespace) -> int:
         raise RequestError("attnzoo check: name the backends, or --all of them", wrong)
     import torch
 
-    from attnzoo import registry
+    from attnzoo import components, registry
     from attnzoo.checks import elsewhere
     from attnzoo.measure import resolve_device
 
     names = registry.list_backends() if arguments.all else named
-    broken = {plugin.name for plugin in registry.broken_plugins()}
+    broken = {plugin.name for plugin in components.broken_plugins()}
     faults = wrong + [f"options of {name}, which is not checked" for name in options if name not in names]
     faults += [
         unknown_backend(name, registry.list_backends())

@@ -42,14 +42,16 @@ def _print(line: str) -> None:
 
 def examine() -> dict[str, Any]:
     """The environment, where the configuration lies, Weights & Biases, backends, library kernels, and every problem."""
-    from attnzoo import registry
+    from attnzoo import components, registry
     from attnzoo.kernels.optional import LIBRARIES, missing
     from attnzoo.measure.environment import environment, resolve_device, resolve_precision
 
     device = resolve_device("auto")
     precision, why = resolve_precision("auto", device)
     problems = list(_missing())
-    problems += [f"plugin {p.name} of {p.distribution} failed to import: {p.error}" for p in registry.broken_plugins()]
+    problems += [
+        f"plugin {p.name} of {p.distribution} failed to import: {p.error}" for p in components.broken_plugins()
+    ]
     try:
         conf = str(groups.conf_dir())
     except RequestError as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from argparse import ArgumentParser, Namespace
 
-from attnzoo.commands import check_saved, flags
+from attnzoo.commands import add_allow_code, check_saved, flags
 from attnzoo.files import check_new_folder
 
 READ_BY = {"safetensors": "attnzoo.load", "llama": "transformers.AutoModelForCausalLM.from_pretrained"}
@@ -19,6 +19,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("run", type=flags.place, metavar="RUN|DIR", help="a run folder, or an exported model")
     parser.add_argument("--out", type=flags.place, metavar="DIR", required=True, help="a new folder")
     parser.add_argument("--format", choices=tuple(READ_BY), default="safetensors", help="whose layout (safetensors)")
+    add_allow_code(parser)
 
 
 def run(arguments: Namespace) -> int:
@@ -28,7 +29,7 @@ def run(arguments: Namespace) -> int:
     from attnzoo.model.llama import export_llama
     from attnzoo.training.saved import load_saved
 
-    saved = load_saved(arguments.run)
+    saved = load_saved(arguments.run, allow_code=arguments.allow_code)
     write = export_llama if arguments.format == "llama" else export
     if saved.no_text:
         print(f"the folder gets no tokenizer: {arguments.run} {saved.no_text}", file=sys.stderr)

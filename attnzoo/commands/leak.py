@@ -11,7 +11,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from typing import Any
 
-from attnzoo.commands import add_device, add_json, check_saved, flags, print_json
+from attnzoo.commands import add_allow_code, add_device, add_json, check_saved, flags, print_json
 from attnzoo.errors import RequestError
 from attnzoo.terminal import printable
 
@@ -32,6 +32,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     add_device(parser)
     add_json(parser)
+    add_allow_code(parser)
 
 
 def run(arguments: Namespace) -> int:
@@ -43,7 +44,8 @@ def run(arguments: Namespace) -> int:
     from attnzoo.measure import resolve_device
 
     device = resolve_device(arguments.device)
-    model, vocab_size, n_tokens, fresh = _from_code(arguments.run) if elsewhere else _from_disk(arguments.run)
+    found = _from_code(arguments.run) if elsewhere else _from_disk(arguments.run, arguments.allow_code)
+    model, vocab_size, n_tokens, fresh = found
     report = checks.leak_test(
         model.to(device),
         vocab_size=vocab_size,
@@ -61,11 +63,11 @@ def run(arguments: Namespace) -> int:
     return int(bool(report.failed) or not report.passed)
 
 
-def _from_disk(folder: str) -> tuple[Any, int, int, Callable[[], Any]]:
+def _from_disk(folder: str, allow_code: bool) -> tuple[Any, int, int, Callable[[], Any]]:
     """The trained model, V, T, and a maker of untrained ones."""
     from attnzoo.training.saved import load_saved
 
-    saved = load_saved(folder)
+    saved = load_saved(folder, allow_code=allow_code)
     return saved.model, saved.model.vocab_size, saved.n_tokens, saved.fresh
 
 

@@ -19,7 +19,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 @uncollected()
 def run(arguments: Namespace) -> int:
-    from attnzoo import registry
+    from attnzoo import components, registry
     from attnzoo.measure import resolve_device
 
     device = resolve_device(arguments.device)
@@ -29,7 +29,7 @@ def run(arguments: Namespace) -> int:
             rows.append(describe(name, device))
         except Exception as error:  # a plugin's own refusals: the others are listed all the same
             broken.append({"name": name, "origin": registry.origin(name), "error": one_line(error)})
-    for plugin in registry.broken_plugins():
+    for plugin in components.broken_plugins():
         broken.append({"name": plugin.name, "origin": plugin.distribution, "error": plugin.error})
     if arguments.json:
         print_json({"device": device, "backends": rows, "broken": broken})

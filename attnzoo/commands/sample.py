@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from argparse import ArgumentParser, Namespace
 
-from attnzoo.commands import add_device, check_saved, flags
+from attnzoo.commands import add_allow_code, add_device, check_saved, flags
 from attnzoo.errors import RequestError
 from attnzoo.terminal import printable
 
@@ -32,6 +32,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=flags.seed, default=0)
     add_device(parser)
+    add_allow_code(parser)
 
 
 def run(arguments: Namespace) -> int:
@@ -44,7 +45,7 @@ def run(arguments: Namespace) -> int:
     from attnzoo.training.saved import load_saved
 
     device = resolve_device(arguments.device)
-    saved = load_saved(arguments.run)
+    saved = load_saved(arguments.run, allow_code=arguments.allow_code)
     if saved.tokenizer is None:
         raise RequestError(f"{arguments.run} cannot be sampled as text: it {saved.no_text}")
     start = torch.tensor([saved.tokenizer.encode(arguments.prompt)], device=device)

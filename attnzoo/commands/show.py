@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from attnzoo import groups
-from attnzoo.commands import add_json, check_saved, flags, plain_value, print_json
+from attnzoo.commands import add_allow_code, add_json, check_saved, flags, plain_value, print_json
 from attnzoo.data.sources import installed
 from attnzoo.errors import RequestError, unknown_backend
 from attnzoo.files import check_writable, write_bytes_atomic, write_text_atomic
@@ -42,6 +42,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="also draw into this file: .svg or .png for a backend, .html for a run",
     )
     add_json(parser)
+    add_allow_code(parser)
 
 
 def run(arguments: Namespace) -> int:
@@ -81,7 +82,7 @@ def _run_shown(arguments: Namespace) -> dict[str, Any]:
     from attnzoo.report.show import heads_html, print_heads
     from attnzoo.training.saved import load_saved
 
-    saved = load_saved(arguments.name)
+    saved = load_saved(arguments.name, allow_code=arguments.allow_code)
     row = saved.row(arguments.tokens or min(saved.n_tokens, 128))
     shown: dict[str, Any] = {
         "title": f"{saved.name}: what its heads read",

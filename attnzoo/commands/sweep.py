@@ -26,7 +26,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     started = time.monotonic()
     if arguments.cfg is not None:
-        plan = plan_sweep(arguments.overrides, arguments.config_dir, load_backends=False)
+        plan = plan_sweep(arguments.overrides, arguments.config_dir)
         print("---\n".join(to_yaml(cell.cfg) for cell in plan.cells), end="")
         return 0
     with preloading(NEEDED):

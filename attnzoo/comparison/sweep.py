@@ -24,7 +24,7 @@ from attnzoo.comparison.plan import (
     is_timed,
 )
 from attnzoo.composition import parse_overrides
-from attnzoo.config import compose
+from attnzoo.config import compose, with_files
 from attnzoo.data.sources import text_sha256
 from attnzoo.errors import RequestError
 from attnzoo.measure.record import config_hash
@@ -60,17 +60,20 @@ class Job:
         return name if len(name) <= 160 else f"{name[:160]}-{hashlib.sha256(self.label.encode()).hexdigest()[:6]}"
 
 
-def plan_sweep(overrides: Sequence[str], folders: Sequence[str] = (), *, load_backends: bool = True) -> Plan:
+def plan_sweep(overrides: Sequence[str], folders: Sequence[str] = ()) -> Plan:
     """Compose and check every cell.
 
     Raises:
         RequestError: every fault of every cell; or the folder holds something else.
     """
+    unknown: list[str] = []
+    overrides = with_files(overrides, "sweep", unknown)
     jobs, found = _jobs(overrides, folders)
+    found += unknown
     configs = []
     for job in jobs:
         try:
-            cfg = compose("sweep", job.overrides, folders=folders, load_backends=load_backends)
+            cfg = compose("sweep", job.overrides, folders=folders)
             configs.append(cast(SweepConfig, cfg))
         except RequestError as error:
             found += error.reasons or [error.message]

@@ -7,6 +7,7 @@ from dataclasses import replace
 from attnzoo.comparison.plan import TEXT, Cell, Plan, read_plan
 from attnzoo.data.sources import text_name, text_sha256
 from attnzoo.errors import RequestError
+from attnzoo.tasks.build import reads_text
 from attnzoo.training.kept import WAY_OUT, another, kept_sha256
 
 
@@ -37,7 +38,7 @@ def with_texts(plan: Plan) -> Plan:
 def _with_text(cell: Cell, texts: dict[str, str]) -> Cell:
     """The cell with the SHA-256 of its text, each of which is read once."""
     data = cell.cfg.data
-    if cell.cfg.task.name != "text":
+    if not reads_text(cell.cfg.task):
         return cell
     if repr(data) not in texts:
         texts[repr(data)] = text_sha256(data)

@@ -39,6 +39,7 @@ def time_variants(variants: Mapping[str, Mapping[str, Any]], baseline: str) -> d
     Returns:
         {"cost": {variant: timings}, "environment"}: where a model cannot be built, its training step says why.
     """
+    from attnzoo.from_files import load_code
     from attnzoo.measure.arithmetic import need_tf32, resolve_compile, tf32
     from attnzoo.measure.cost import time_models
     from attnzoo.measure.environment import environment, resolve_device, resolve_precision
@@ -48,6 +49,8 @@ def time_variants(variants: Mapping[str, Mapping[str, Any]], baseline: str) -> d
     from attnzoo.training.config import from_dict
 
     configs = {variant: from_dict(values) for variant, values in variants.items()}
+    for cfg in configs.values():
+        load_code(cfg.code, allowed=True)  # whoever started this process has named it
     first = next(iter(configs.values()))
     device = resolve_device(first.trainer.device)
     precision, why = resolve_precision(first.trainer.precision, device)

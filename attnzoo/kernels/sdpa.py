@@ -42,7 +42,7 @@ class FusedSoftmax(WithLibraries):
     """What sdpa, gqa and mqa share; they differ in the head layout they take."""
 
     capabilities = Capabilities(memory=1.0, products=True)
-    kernels = ("auto", *KERNELS, "flash_attn")
+    kernels = ("auto", "flash", "efficient", "cudnn", "math", "flash_attn")
 
     @classmethod
     def refusals(cls, request: Request) -> Iterable[str]:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import asdict
 from typing import Any
 
@@ -22,6 +21,7 @@ from attnzoo.measure.memory import (
     peak_memory,
     process_peak,
     reset_process_peak,
+    told,
 )
 from attnzoo.measure.outcome import outcome
 
@@ -47,7 +47,7 @@ def main() -> None:
     """What the process does that `fresh_peak` starts."""
     processes.end_with_parent()
     return_freed_memory()
-    print(json.dumps(_measure(json.load(sys.stdin))))
+    print(json.dumps(_measure(told())))
 
 
 def _measure(description: dict[str, Any]) -> dict[str, Any]:

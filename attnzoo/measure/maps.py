@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from attnzoo import registry
-from attnzoo.capabilities import cut_down
 from attnzoo.contract import Attention
 from attnzoo.errors import RequestError
 from attnzoo.masks import Mask
 from attnzoo.model import CausalLM
+from attnzoo.options import cut_down
 from attnzoo.seeds import seeded
 
 SYMBOLS = 6

@@ -27,7 +27,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from attnzoo import processes
+from attnzoo import components, processes
+from attnzoo.from_files import code_of, load_code
 from attnzoo.kernels.blocks import static_scores
 from attnzoo.kernels.flex import static_block_mask
 from attnzoo.measure.latency import synchronize
@@ -115,7 +116,9 @@ def in_own_process(module: str, description: dict[str, Any], timeout: float | No
     """What ``main`` of a module prints for a description, which it reads on standard input: arguments are for all to see, and a
     backend's options may hold a secret. Where it fails, its status and reasons."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        process = processes.start(module, out=out, err=err, given=json.dumps(description))
+        here = [(kind, name) for kind in components.KINDS for name in components.registered(kind)]
+        given = json.dumps({"code": code_of(here)[0], **description})
+        process = processes.start(module, out=out, err=err, given=given)
         try:
             status = process.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -137,7 +140,14 @@ def main() -> None:
     """What the process does that `train_step_memory` starts."""
     processes.end_with_parent()
     return_freed_memory()
-    print(json.dumps(_measure(json.load(sys.stdin))))
+    print(json.dumps(_measure(told())))
+
+
+def told() -> dict[str, Any]:
+    """The description on standard input, once the files of components are loaded that whoever wrote it had loaded."""
+    description = json.load(sys.stdin)
+    load_code(description.pop("code"), allowed=True)
+    return description
 
 
 def _measure(description: dict[str, Any]) -> dict[str, Any]:

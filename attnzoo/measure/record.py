@@ -120,6 +120,8 @@ def config_hash(config: Any) -> str:
             holder.pop(last, None)
     if isinstance(plain.get("data"), dict) and "paths" in plain["data"]:
         plain["data"]["paths"] = []
+    for entry in plain.get("code", {}).values() if isinstance(plain.get("code"), dict) else ():
+        entry.pop("file", None)  # a file that was moved is the same: its SHA-256 stands beside it
     canonical = json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 

@@ -29,6 +29,7 @@ from attnzoo.model.projection import latent_sizes
 from attnzoo.model.validation import model_faults
 from attnzoo.positions import build_positions
 from attnzoo.seeds import seeded
+from attnzoo.tasks.build import build_task
 
 if TYPE_CHECKING:
     from attnzoo.training.config import RunConfig
@@ -50,8 +51,7 @@ def build_model(cfg: RunConfig, vocab_size: int | None = None) -> CausalLM:
         whole("vocab_size", vocab_size, 1, optional=True),
     )
     if vocab_size is None:
-        by_text = cfg.data.bpe_vocab if cfg.data.tokenizer == "bpe" else 256
-        vocab_size = cfg.task.n_symbols if cfg.task.name == "recall" else by_text
+        vocab_size = build_task(cfg.task, cfg.data, cfg.seed).vocab_size
     return assemble(cfg.model, cfg.attention, cfg.positions, vocab_size, cfg.seed)
 
 

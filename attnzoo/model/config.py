@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Any
+from typing import Any, ClassVar
 
 
 @dataclass
@@ -87,8 +87,10 @@ class ModelConfig:
 class AttentionConfig:
     """A backend by name with its own options (``kernel`` among them, where it has several)."""
 
+    chosen: ClassVar[dict[str, str]] = {"name": "attention"}
+
     name: str
-    options: dict[str, Any]
+    options: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass

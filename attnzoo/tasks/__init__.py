@@ -7,7 +7,6 @@ from attnzoo.lazy import at_first_use
 _HOME = {
     "Batch": "base",
     "Task": "base",
-    "TASKS": "build",
     "build_task": "build",
     "TextTask": "text",
     "RecallTask": "recall",

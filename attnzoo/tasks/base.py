@@ -1,17 +1,28 @@
-"""What every task gives: batches that depend on (seed, step) alone, and a fixed validation set."""
+"""What every task gives: batches that depend on (seed, step) alone, and a fixed validation set.
+
+No torch is imported here, so that a task's file can be asked for its options without it.
+"""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from attnzoo.data.tokenizer import Tokenizer
+from attnzoo import options
+from attnzoo.components import Component
+from attnzoo.errors import RequestError
+from attnzoo.options import Options
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from attnzoo.data.config import DataConfig
+    from attnzoo.data.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -37,33 +48,68 @@ class Batch:
         return Batch(*(None if x is None else x[first : first + n] for x in vars(self).values()))  # type: ignore[arg-type]
 
 
-class Task(Protocol):
-    """The interface.
+class Task(Component):
+    """What a model is trained on and scored by. A synthetic one writes `rows`, ``vocab_size`` and ``chance``.
+
+    Given to it: ``options``, ``n_tokens`` (T), ``seed``, ``n_validation_rows``.
 
     Attributes:
-        vocab_size, n_tokens: V, T.
+        vocab_size: V.
         chance: accuracy of guessing, or None where accuracy is not the score.
-        bytes_per_token: bytes of text a scored validation token stands for, or None without text. Bits per byte =
+        bytes_per_token: bytes of text that a scored validation token stands for, or None without text. Bits per byte =
             nats a token / ln 2 / bytes_per_token.
         tokenizer: None without text.
-        provenance: what it was made from, for the record.
+        least_tokens: the smallest T that it can be posed at.
+        reads_text: whether it reads the text of ``data``.
     """
 
-    name: str
+    kind: ClassVar[str] = "task"
+    least_tokens: ClassVar[int] = 1
+    reads_text: ClassVar[bool] = False
     vocab_size: int
-    n_tokens: int
-    chance: float | None
-    bytes_per_token: float | None
-    tokenizer: Tokenizer | None
-    provenance: dict[str, Any]
+    chance: float | None = None
+    bytes_per_token: float | None = None
+    tokenizer: Tokenizer | None = None
+
+    def __init__(self, options: Options, *, n_tokens: int, seed: int = 0, n_validation_rows: int = 64) -> None:
+        self.options, self.n_tokens, self.seed, self.n_validation_rows = options, n_tokens, seed, n_validation_rows
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """What it was made from, for the record."""
+        return {"source": "synthetic", **options.values(self.options, "task")}
+
+    def prepare(self, data: DataConfig) -> None:
+        """Read what it needs before the first batch; a task that reads text does.
+
+        Raises:
+            RequestError: it cannot be had, with every reason.
+        """
+
+    def rows(self, random: np.random.Generator, n: int) -> tuple[Any, Any]:
+        """(tokens, targets), (n, T) int64 each, arrays or tensors, drawn from ``random`` alone."""
+        raise NotImplementedError(f"{type(self).__name__} draws no rows")
 
     def train_batch(self, step: int, batch_size: int) -> Batch:
         """A pure function of (seed, step): what ran before does not matter, so that resuming is exact."""
-        ...
+        return self._drawn(generator(f"{self.name}/train", self.seed, step), batch_size)
 
     def validation_batches(self, batch_size: int) -> Iterator[Batch]:
-        """The same rows at every call, for every seed and batch size; the last batch may be smaller."""
-        ...
+        """The same rows at every call, for every seed and batch size, of a stream that no training seed draws from; the last
+        batch may be smaller."""
+        drawn = self._drawn(generator(f"{self.name}/validation", 0, 0), self.n_validation_rows)
+        return in_batches(drawn.tokens, drawn.targets, batch_size)
+
+    def _drawn(self, random: np.random.Generator, n: int) -> Batch:
+        import torch
+
+        tokens, targets = (torch.as_tensor(each).long() for each in self.rows(random, n))
+        if not tokens.shape == targets.shape == (n, self.n_tokens):
+            raise RequestError(
+                f"the task {self.name} drew tokens {tuple(tokens.shape)} and targets {tuple(targets.shape)}: both must be "
+                f"({n}, {self.n_tokens})"
+            )
+        return Batch(tokens, targets)
 
 
 def generator(stream: str, seed: int, step: int) -> np.random.Generator:

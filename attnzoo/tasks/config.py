@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 
 @dataclass
 class TaskConfig:
-    """What a model is trained on and scored by.
+    """What a model is trained on and scored by. A task's own options are further keys of this group.
 
     Args:
-        name: text (next token of the data), or recall (periodic recall).
+        name: a registered task, such as text (next token of the data) or recall (periodic recall).
         n_tokens: T.
-        n_symbols: alphabet of recall.
-        validation_tokens: at most this many tokens of the validation split are scored (None: every one).
-        validation_rows: sequences scored, for synthetic tasks.
+        validation_rows: sequences scored, of tasks that draw them.
     """
+
+    chosen: ClassVar[dict[str, str]] = {"name": "task"}
 
     name: str = "text"
     n_tokens: int = 256
-    n_symbols: int = 64
-    validation_tokens: int | None = None
     validation_rows: int = 64
+    options: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
-from attnzoo.data.config import DataConfig
+from attnzoo.components import register
+from attnzoo.errors import RequestError
+from attnzoo.options import Options
 from attnzoo.shapes import IGNORE
-from attnzoo.tasks.base import Batch, generator, in_batches
-from attnzoo.tasks.config import TaskConfig
+from attnzoo.tasks.base import Task
 
 
-class RecallTask:
+@dataclass(frozen=True)
+class RecallOptions(Options):
+    """n_symbols: size of the alphabet."""
+
+    n_symbols: int = 64
+
+    def __post_init__(self) -> None:
+        if self.n_symbols < 2:
+            raise RequestError(f"n_symbols={self.n_symbols}: must be at least 2")
+
+
+@register("recall")
+class RecallTask(Task):
     """Each row repeats its own random period of T/8 to T/2 symbols, drawn uniformly out of ``n_symbols``::
 
         row      c a f b | c a f b c a f b c ...          period 4
@@ -24,50 +36,45 @@ class RecallTask:
     scored symbol stands a period back, so a model that sees less than that stays at chance, 1/n_symbols.
     """
 
-    name = "recall"
-    bytes_per_token = None
-    tokenizer = None
+    source = "attnzoo"
+    Options = RecallOptions
+    options: RecallOptions
+    least_tokens = 8  # its shortest period is an eighth of them
 
-    def __init__(self, cfg: TaskConfig, seed: int) -> None:
-        self.n_tokens, self.vocab_size, self.seed = cfg.n_tokens, cfg.n_symbols, seed
-        self.validation_rows = cfg.validation_rows
-        self.chance = 1.0 / cfg.n_symbols
-        self.periods = (cfg.n_tokens // 8, cfg.n_tokens // 2)
-        self.provenance: dict[str, Any] = {
-            "source": "synthetic",
-            "periods": list(self.periods),
-            "n_symbols": cfg.n_symbols,
-        }
+    @property
+    def vocab_size(self) -> int:  # type: ignore[override]
+        return self.options.n_symbols
 
-    @staticmethod
-    def problems(cfg: TaskConfig, data: DataConfig) -> list[str]:
-        found = []
-        if cfg.n_tokens < 8:
-            found.append(
-                f"task.n_tokens={cfg.n_tokens}: recall needs at least 8, its shortest period is an eighth of it"
-            )
-        if cfg.n_symbols < 2:
-            found.append(f"task.n_symbols={cfg.n_symbols}: must be at least 2")
-        if cfg.validation_rows < 1:
-            found.append(f"task.validation_rows={cfg.validation_rows}: must be at least 1")
-        return found
+    @property
+    def chance(self) -> float:  # type: ignore[override]
+        return 1 / self.options.n_symbols
 
-    @classmethod
-    def build(cls, cfg: TaskConfig, data: DataConfig, seed: int) -> RecallTask:
-        return cls(cfg, seed)
+    @property
+    def periods(self) -> tuple[int, int]:
+        """The shortest and the longest."""
+        return self.n_tokens // 8, self.n_tokens // 2
 
-    def train_batch(self, step: int, batch_size: int) -> Batch:
-        return Batch(*self._rows(generator("recall/train", self.seed, step), batch_size))
+    @property
+    def provenance(self) -> dict[str, Any]:
+        return {"source": "synthetic", "periods": list(self.periods), "n_symbols": self.options.n_symbols}
 
-    def validation_batches(self, batch_size: int) -> Iterator[Batch]:
-        """Rows of a stream that no training seed draws from."""
-        return in_batches(*self._rows(generator("recall/validation", 0, 0), self.validation_rows), batch_size)
-
-    def _rows(self, random: np.random.Generator, n: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def rows(self, random: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
         shortest, longest = self.periods
         period = random.integers(shortest, longest, size=(n, 1), endpoint=True)
         symbols = random.integers(0, self.vocab_size, size=(n, longest))
         position = np.arange(self.n_tokens + 1)
-        rows = torch.from_numpy(np.take_along_axis(symbols, position % period, axis=1))
-        scored = torch.from_numpy(position[1:] > period)
-        return rows[:, :-1].contiguous(), rows[:, 1:].masked_fill(~scored, IGNORE)
+        drawn = np.take_along_axis(symbols, position % period, axis=1)
+        return drawn[:, :-1], np.where(position[1:] > period, drawn[:, 1:], IGNORE)
+
+    def solve(self, tokens: np.ndarray) -> np.ndarray:
+        """What a model that has understood the task answers at every position, from (n, T) tokens alone: the shortest period that
+        fits what has been seen, guessed again at each."""
+        answers = np.zeros_like(tokens)
+        shortest, longest = self.periods
+        for row, answer in zip(tokens, answers, strict=True):
+            for t in range(self.n_tokens):
+                fits = (
+                    p for p in range(shortest, longest + 1) if p <= t and (row[p : t + 1] == row[: t + 1 - p]).all()
+                )
+                answer[t] = row[t + 1 - period] if (period := next(fits, None)) else 0
+        return answers

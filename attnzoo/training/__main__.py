@@ -20,13 +20,16 @@ def main(folder: str, config: str = "") -> int:
     end_with_parent()
     show_stacks()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a script would ignore it
+    from attnzoo.from_files import load_code
     from attnzoo.training import train
     from attnzoo.training.config import from_dict, load_config
     from attnzoo.training.wandb_run import leave_agent
 
     leave_agent()
     try:
-        train(from_dict(json.load(sys.stdin)) if config == "-" else load_config(folder), cell=True)
+        cfg = from_dict(json.load(sys.stdin)) if config == "-" else load_config(folder)
+        load_code(cfg.code, allowed=config == "-")  # whoever started this process has named it
+        train(cfg, cell=True)
     except AttnzooError as error:
         print(error, file=sys.stderr)
         return error.exit_status

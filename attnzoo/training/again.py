@@ -25,7 +25,8 @@ def flat(values: Mapping[str, Any], *, leave_out: Iterable[str] = (), prefix: st
     found: dict[str, Any] = {}
     for key, value in (redacted(values) if not prefix else values).items():
         name = prefix + key
-        if key in leave_out or name in (*NOT_IDENTITY, BY_CONTENT):
+        moved = name.startswith("code.") and key == "file"  # its SHA-256 stands beside it
+        if moved or key in leave_out or name in (*NOT_IDENTITY, BY_CONTENT):
             continue
         found |= flat(value, prefix=f"{name}.") if isinstance(value, dict) else {name: value}
     return found

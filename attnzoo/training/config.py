@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from attnzoo import components, options
 from attnzoo.data.config import DataConfig
-from attnzoo.errors import RequestError
+from attnzoo.errors import RequestError, unknown
 from attnzoo.files import read_yaml
 from attnzoo.measure.config import MeasureConfig
 from attnzoo.model.config import AttentionConfig, ModelConfig, PositionsConfig, named
 from attnzoo.redact import redacted
-from attnzoo.settings import plain, read
+from attnzoo.settings import chosen, plain, read
 from attnzoo.tasks.config import ProbeConfig, TaskConfig
 
 
@@ -91,7 +92,8 @@ class LoggerConfig:
 @dataclass
 class RunConfig:
     """One training run, whole: what `attnzoo.train` takes. A pattern of backends in ``model`` takes the place of
-    ``attention``, which then only names it."""
+    ``attention``, which then only names it. ``code`` is filled in: the files of components that no package brings (see
+    `attnzoo.from_files`)."""
 
     attention: AttentionConfig
     positions: PositionsConfig = field(default_factory=PositionsConfig)
@@ -104,6 +106,7 @@ class RunConfig:
     logger: LoggerConfig = field(default_factory=LoggerConfig)
     seed: int = 0
     run_dir: str = "runs/train"
+    code: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.attention = named(self.model, self.attention)
@@ -145,41 +148,76 @@ class SweepConfig(RunConfig):
 
 
 def to_dict(cfg: RunConfig) -> dict[str, Any]:
-    """The configuration as plain values, in the form of ``config.yaml``: the backend's options lie beside its name."""
+    """The configuration as plain values, in the form of ``config.yaml``: a component's options lie beside its name."""
     values = plain(cfg)
-    values["attention"] = {"name": cfg.attention.name, **plain(cfg.attention.options)}
-    return values
+    return values if values["code"] else {key: value for key, value in values.items() if key != "code"}
 
 
 def from_dict(values: Mapping[str, Any]) -> RunConfig:
-    """The configuration that `to_dict` wrote; with ``backends`` a `CompareConfig`. A missing key takes its default.
+    """The configuration that `to_dict` wrote; with ``backends`` a `CompareConfig`. A missing key takes its default. Options that
+    a chosen component does not have, but another of its kind, are left out: earlier versions wrote them all.
 
     Raises:
         RequestError: unknown keys, values of another type, a ``_target_``; every fault at once.
     """
     cls = CompareConfig if "backends" in values else RunConfig
-    arguments, faults = read_settings(cls, values)
+    if faults := [f"{where}: a configuration names things, it never runs code" for where in targets(values)]:
+        raise RequestError("this configuration cannot be used", faults)
+    arguments, faults = read(cls, values)
+    if "attention" not in values:
+        faults.append("attention.name is missing")
     if faults:
         raise RequestError("this configuration cannot be used", faults)
-    return cls(**arguments)
+    cfg = cls(**arguments)
+    for path, group in open_groups(cfg):
+        without_foreign(path, group)
+    return cfg
 
 
-def read_settings(cls: type[RunConfig], values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Keyword arguments for ``cls`` from plain values, and every fault."""
-    faults = [f"{where}: a configuration names things, it never runs code" for where in targets(values)]
-    if faults:
-        return {}, faults
-    values = dict(values)
-    attention = values.pop("attention", None)
-    arguments, faults = read(cls, values)
-    if not isinstance(attention, Mapping) or not isinstance(attention.get("name"), str):
-        faults.append(
-            "attention.name is missing" if attention is None else f"attention={attention!r}: must have a name"
-        )
-    else:
-        options = {str(key): value for key, value in attention.items() if key != "name"}
-        arguments["attention"] = AttentionConfig(attention["name"], options)
-    return arguments, faults
+def open_groups(cfg: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Every group that names components, by its dotted path."""
+    for f in fields(cfg):
+        value = getattr(cfg, f.name)
+        if is_dataclass(value):
+            if chosen(type(value)):
+                yield f"{path}{f.name}", value
+            yield from open_groups(value, f"{path}{f.name}.")
+
+
+def names_in(group: Any) -> Iterator[tuple[str, str]]:
+    """(kind, name) of each component that a group names."""
+    for key, kind in chosen(type(group)).items():
+        value = getattr(group, key)
+        yield from ((kind, name) for name in ([value] if isinstance(value, str) else value or []))
+
+
+def without_foreign(path: str, group: Any, given: Container[str] = ()) -> list[str]:
+    """Leave out of a group's options those that belong to other components of its kinds, unless a person has given them.
+
+    Returns:
+        a fault for each that remains and that no chosen component has.
+    """
+    used = list(names_in(group))
+    if any(name not in components.names(kind) for kind, name in used):
+        return []  # which options there are is not known here
+    known = {option for kind, name in used for option in option_names(kind, name)}
+    faults = []
+    for key in [key for key in group.options if key not in known]:
+        others = [
+            name for kind in dict.fromkeys(kind for kind, _ in used) for name in components.built_in(kind)
+            if key in option_names(kind, name)
+        ]  # fmt: skip
+        if others and f"{path}.{key}" not in given:
+            del group.options[key]
+            continue
+        own = [f"{path}.{each}" for each in (*(f.name for f in fields(group) if f.name != "options"), *known)]
+        theirs = f"; it is an option of {', '.join(others)}" if others else ""
+        faults.append(unknown("key", f"{path}.{key}", own) + theirs)
+    return faults
+
+
+def option_names(kind: str, name: str) -> list[str]:
+    return options.names(components.options_class(kind, name), kind)
 
 
 def to_yaml(cfg: RunConfig) -> str:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from attnzoo.data.sources import text_name
 from attnzoo.errors import RequestError
 from attnzoo.files import read_json, write_json_atomic
+from attnzoo.tasks.build import reads_text
 from attnzoo.training.config import RunConfig, load_config
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def check_text(folder: Path, cfg: RunConfig) -> None:
         RequestError: with both SHA-256, and the way out.
     """
     there, now = kept_sha256(folder), cfg.data.sha256
-    if cfg.task.name == "text" and now and there not in (None, now):
+    if reads_text(cfg.task) and now and there not in (None, now):
         reason = another(f"the text of {text_name(cfg.data)}", str(there), now)
         raise RequestError(f"run_dir={folder} holds a run on another text", [reason, WAY_OUT])
 

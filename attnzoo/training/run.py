@@ -19,6 +19,7 @@ from attnzoo.contract import Attention
 from attnzoo.data.sources import read_source
 from attnzoo.errors import Refused, RequestError, Stopped
 from attnzoo.files import finite
+from attnzoo.from_files import load_code
 from attnzoo.lock import locked
 from attnzoo.measure.arithmetic import DTYPES, need_tf32, resolve_compile, tf32
 from attnzoo.measure.diverged import diverged
@@ -33,6 +34,7 @@ from attnzoo.model.lm import hidden_width
 from attnzoo.model.weights import save_weights
 from attnzoo.seeds import seeded
 from attnzoo.tasks import Task, build_task
+from attnzoo.tasks.build import reads_text
 from attnzoo.terminal import say
 from attnzoo.training.after import correctness, costs, decoding, decoding_differs, leaks, sample
 from attnzoo.training.apart import apart
@@ -94,6 +96,7 @@ def train(cfg: RunConfig, *, cell: bool = False) -> Record:
         KeyboardInterrupt: after the record, with status interrupted, was written; `Stopped` where a signal asked for it.
     """
     demand("this run cannot be started", instance("cfg", cfg, RunConfig, "a configuration, as attnzoo.compose makes"))
+    load_code(cfg.code, allowed=False)
     if wrong := faults(cfg) + machine_faults(cfg) + process_faults():
         raise RequestError("this run cannot be started", wrong)
     stop = Stopping()
@@ -184,7 +187,7 @@ def prepare(run: Run) -> None:
 
 def with_text(cfg: RunConfig) -> RunConfig:
     """The configuration that names its text by content, as it is read now; a text that it names already is that or refused."""
-    if cfg.task.name != "text":
+    if not reads_text(cfg.task):
         return cfg
     return replace(cfg, data=replace(cfg.data, sha256=read_source(cfg.data)[1]["sha256"]))
 

@@ -19,6 +19,7 @@ from attnzoo.arguments import path as valid_path
 from attnzoo.data.sources import read_embedded
 from attnzoo.data.tokenizer import ByteTokenizer, Tokenizer, tokenizer_from_state
 from attnzoo.errors import RequestError
+from attnzoo.from_files import load_code
 from attnzoo.model import CausalLM, build_model
 from attnzoo.model import export as exported
 from attnzoo.model.build import assemble
@@ -65,8 +66,15 @@ class Saved:
         return torch.randint(self.model.vocab_size, (1, n_tokens), generator=draw)
 
 
-def load(folder: str | os.PathLike[str]) -> CausalLM:
+MODEL_KINDS = ("attention", "positions", "projection")
+"""The components that a model is made of; a trained one is loaded without the code of its task."""
+
+
+def load(folder: str | os.PathLike[str], *, allow_code: bool = False) -> CausalLM:
     """The trained model of a run folder, or the exported one of a folder; on the CPU, in evaluation mode.
+
+    Args:
+        allow_code: run the files that its attention or positions came from, where they came from files.
 
     Raises:
         RequestError: neither, settings that do not fit (every fault), missing, broken or foreign weights.
@@ -78,20 +86,22 @@ def load(folder: str | os.PathLike[str]) -> CausalLM:
         and not (Path(folder) / "config.yaml").exists()
     ):
         raise RequestError(f"cannot read {folder}: no run folder (config.yaml) and no exported model (config.json)")
-    return exported.load(Path(folder).expanduser()) if is_export(Path(folder)) else load_model(folder)[1]
+    if is_export(Path(folder)):
+        return exported.load(Path(folder).expanduser())
+    return load_model(folder, allow_code=allow_code)[1]
 
 
-def load_saved(folder: str | Path) -> Saved:
+def load_saved(folder: str | Path, *, allow_code: bool = False) -> Saved:
     """Read a run folder or an exported model.
 
     Raises:
         RequestError: neither, or a missing or broken file of it.
     """
     folder = Path(folder).expanduser()
-    return _export(folder) if is_export(folder) else _run(folder)
+    return _export(folder) if is_export(folder) else _run(folder, allow_code)
 
 
-def load_model(folder: str | os.PathLike[str]) -> tuple[RunConfig, CausalLM]:
+def load_model(folder: str | os.PathLike[str], *, allow_code: bool = False) -> tuple[RunConfig, CausalLM]:
     """A run's configuration and its trained model, on the CPU in evaluation mode.
 
     Raises:
@@ -105,6 +115,7 @@ def load_model(folder: str | os.PathLike[str]) -> tuple[RunConfig, CausalLM]:
     cfg, weights = load_config(folder), folder / "checkpoints" / "model.safetensors"
     if not weights.exists():
         raise RequestError(f"{folder} holds no trained model: {weights} is missing")
+    load_code(cfg.code, allowed=allow_code, kinds=MODEL_KINDS)
     vocab_size = saved_vocab_size(weights)
     check_sizes(cfg.model, cfg.positions, vocab_size, weights)
     model = build_model(cfg, vocab_size)
@@ -135,8 +146,8 @@ def saved_tokenizer(folder: Path) -> tuple[Tokenizer | None, str]:
     return tokenizer, why
 
 
-def _run(folder: Path) -> Saved:
-    cfg, model = load_model(folder)
+def _run(folder: Path, allow_code: bool) -> Saved:
+    cfg, model = load_model(folder, allow_code=allow_code)
     tokenizer, opening, why = text_of(folder, cfg)
     return Saved(
         named(cfg.model, cfg.attention).name, model, tokenizer, cfg.task.n_tokens,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from attnzoo import components
 from attnzoo.arguments import DEVICE, DEVICES, LARGEST, LARGEST_SEED, shown
 from attnzoo.data.sources import data_problems
 from attnzoo.model.config import hybrid_name, hybrid_parts
@@ -21,15 +22,14 @@ from attnzoo.model.validation import (
     model_faults,
     value_faults,
 )
-from attnzoo.settings import plain, read
+from attnzoo.settings import leaves, plain, read
+from attnzoo.tasks.build import length_faults, reads_text
 from attnzoo.tasks.config import TaskConfig
 from attnzoo.training.config import CompareConfig, RunConfig, SweepConfig
 
 OPTIMIZERS = ("muon", "adamw")
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 CHOICES = {
-    "task.name": ("text", "recall"),
-    "probe.task.name": ("recall",),
     "probe.optimizer": OPTIMIZERS,
     "probe.precision": PRECISIONS,
     "trainer.optimizer": OPTIMIZERS,
@@ -47,7 +47,6 @@ AT_LEAST_ONE = keys(
     measure="rounds decode_context decode_tokens",
     root="jobs",
 )
-AT_LEAST_TWO = keys(task="n_symbols validation_tokens", probe_task="n_symbols validation_tokens")
 NOT_NEGATIVE = keys(
     probe="short_conv",
     trainer="weight_decay warmup_steps grad_clip eval_every checkpoint_every",
@@ -64,7 +63,7 @@ LARGEST_OF = {
     **dict.fromkeys(keys(model="n_heads n_kv_heads", probe="n_heads"), 65_536),
     **dict.fromkeys(keys(model="d_model head_dim latent_dim mlp_width", probe="d_model", data="bpe_vocab"), 2**24),
     **dict.fromkeys(keys(trainer="batch_size accumulate", probe="batch_size"), 2**20),
-    **dict.fromkeys(keys(task="n_tokens n_symbols", probe_task="n_tokens n_symbols"), 2**26),
+    **dict.fromkeys(keys(task="n_tokens", probe_task="n_tokens"), 2**26),
     **dict.fromkeys(keys(trainer="max_steps", probe="max_steps"), 10**9),
     "trainer.threads": 4096,
     "seed": LARGEST_SEED,
@@ -74,7 +73,6 @@ whole number, an attention's own too, is at most `LARGEST`."""
 
 BOUNDS: Bounds = [
     (AT_LEAST_ONE, *at_least(1)),
-    (AT_LEAST_TWO, *at_least(2)),
     (NOT_NEGATIVE, *NOT_BELOW_ZERO),
     (POSITIVE, *ABOVE_ZERO),
     (["trainer.compile"], lambda x: x in (True, False, "auto"), "valid: true, false, auto"),
@@ -97,7 +95,7 @@ def faults(cfg: RunConfig) -> list[str]:
         found.append(f"measure.lengths={list(cfg.measure.lengths)}: each must be at least 1")
     if not cfg.run_dir.strip():
         found.append("run_dir is empty: name a folder")
-    found += [*head_faults("model", cfg.model, cfg.positions.name), *_recall_faults("task", cfg.task)]
+    found += [*head_faults("model", cfg.model, cfg.positions.name), *_length_faults("task", cfg.task)]
     rows = cfg.positions.max_tokens
     if cfg.positions.name == "learned" and rows < cfg.task.n_tokens:
         found.append(
@@ -105,7 +103,9 @@ def faults(cfg: RunConfig) -> list[str]:
         )
     if cfg.probe.enabled:
         found += head_faults("probe", cfg.probe, cfg.positions.name)
-        found += _recall_faults("probe.task", cfg.probe.task)
+        found += _length_faults("probe.task", cfg.probe.task)
+        if not _is_scored_by_accuracy(cfg.probe.task):
+            found.append(f"probe.task={cfg.probe.task.name}: the probe is a task with a chance level, without a text")
     if isinstance(cfg, (CompareConfig, SweepConfig)) and cfg.jobs > most_jobs():
         found.append(
             f"jobs={cfg.jobs}: each is a process of its own, and {most_jobs()} the most for {os.cpu_count()} cores"
@@ -117,7 +117,7 @@ def faults(cfg: RunConfig) -> list[str]:
 
 def _too_large(values: Any, key: str = "") -> Iterator[str]:
     """Whole numbers that nothing can count to, wherever they stand."""
-    for name, value in _leaves(values, key):
+    for name, value in leaves(values, key):
         most = LARGEST_SEED if name.startswith("seeds") else LARGEST_OF.get(name, LARGEST)
         if isinstance(value, int) and abs(value) > most:
             yield f"{name}={shown(value)}: must be at most {most}"
@@ -125,7 +125,7 @@ def _too_large(values: Any, key: str = "") -> Iterator[str]:
 
 def _unwritable(values: Any) -> Iterator[str]:
     """Texts that are no Unicode, such as a file name in another encoding: no record, log or table could hold them."""
-    for name, value in _leaves(values):
+    for name, value in leaves(values):
         for text in (name, value):
             if isinstance(text, str) and not _encodes(text):
                 yield f"{ascii(name)[1:-1]}={value!a}: this is not UTF-8; rename it"
@@ -140,18 +140,6 @@ def _encodes(text: str) -> bool:
     return True
 
 
-def _leaves(values: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """('trainer.max_steps', 300), ('seeds[0]', 0), …"""
-    if isinstance(values, Mapping):
-        for name, value in values.items():
-            yield from _leaves(value, f"{key}.{name}" if key else str(name))
-    elif isinstance(values, (list, tuple)):
-        for n, value in enumerate(values):
-            yield from _leaves(value, f"{key}[{n}]")
-    else:
-        yield key, values
-
-
 def most_jobs() -> int:
     """Processes at once that a machine of this size can be meant to run."""
     return max(16, 4 * (os.cpu_count() or 1))
@@ -159,7 +147,8 @@ def most_jobs() -> int:
 
 def machine_faults(cfg: RunConfig) -> list[str]:
     """What is missing on this machine: a folder that can be written, text files, packages."""
-    data = data_problems(cfg.data) if cfg.task.name == "text" else []
+    there = cfg.task.name in components.names("task")
+    data = data_problems(cfg.data) if there and reads_text(cfg.task) else []
     return [*_folder_faults(Path(cfg.run_dir).expanduser()), *data]
 
 
@@ -176,9 +165,12 @@ def _device_faults(cfg: RunConfig) -> Iterator[str]:
         yield f"trainer.tf32=true with trainer.device={trainer.device}: TF32 is a mode of CUDA devices"
 
 
-def _recall_faults(group: str, task: TaskConfig) -> Iterator[str]:
-    if task.name == "recall" and 1 <= task.n_tokens < 8:
-        yield f"{group}.n_tokens={task.n_tokens}: recall needs at least 8; its shortest period is an eighth of them"
+def _length_faults(group: str, task: TaskConfig) -> list[str]:
+    return length_faults(task, group) if task.name in components.names("task") and task.n_tokens >= 1 else []
+
+
+def _is_scored_by_accuracy(task: TaskConfig) -> bool:
+    return task.name not in components.names("task") or not reads_text(task)
 
 
 def _comparison_faults(cfg: CompareConfig) -> Iterator[str]:

@@ -42,7 +42,7 @@ def failed(model, **how):
 
 @pytest.fixture(scope="module")
 def text():
-    return build_task(TaskConfig(name="text", n_tokens=32, validation_tokens=500), DataConfig(), 0)
+    return build_task(TaskConfig("text", 32, options={"validation_tokens": 500}), DataConfig(), 0)
 
 
 def test_a_right_model_passes_every_check_with_the_canary(text):

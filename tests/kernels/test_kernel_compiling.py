@@ -16,6 +16,6 @@ def test_marks_a_function_as_torch_does():
 
 def test_loading_the_backends_does_not_load_the_compiler():
     slow = {"torch._dynamo", "torch.nn.attention.flex_attention", "sympy", "transformers"}
-    code = f"import sys; from attnzoo import registry; registry.load(); print(*sorted({slow} & set(sys.modules)))"
+    code = f'import sys; from attnzoo import components; components.load("attention"); print(*sorted({slow} & set(sys.modules)))'
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []

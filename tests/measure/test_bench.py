@@ -4,7 +4,7 @@ import time
 import pytest
 import torch
 
-from attnzoo import build, registry
+from attnzoo import build, components, registry
 from attnzoo.backends.sliding_window import SlidingWindow
 from attnzoo.contract import Attention
 from attnzoo.errors import RequestError
@@ -322,12 +322,12 @@ class Copying(type(build("sdpa", n_heads=1, head_dim=8))):
 
 @pytest.fixture
 def planted():
-    registry.load()
+    components.load("attention")
     for name, cls in (("planted_dense", Dense), ("planted_copying", Copying)):
-        registry.register(name)(cls)
+        components.register(name)(cls)
     yield
     for name in ("planted_dense", "planted_copying"):
-        del registry._classes[name]
+        del components._classes["attention"][name]
 
 
 def test_a_dense_mask_shows_in_the_growth_of_memory(planted):

@@ -13,7 +13,8 @@ from attnzoo.tasks.config import TaskConfig
 
 
 def recall(seed: int = 0, **settings):
-    return build_task(TaskConfig(**{"name": "recall", "n_tokens": 128, **settings}), DataConfig(), seed)
+    own = {key: settings.pop(key) for key in ("n_symbols",) if key in settings}
+    return build_task(TaskConfig(**{"name": "recall", "n_tokens": 128, "options": own, **settings}), DataConfig(), seed)
 
 
 def rows_of(batch) -> list[list[int]]:

@@ -35,7 +35,7 @@ def tiny(
     return RunConfig(
         attention=AttentionConfig(attention, options or {}),
         model=ModelConfig(**{**MODEL, **(model or {})}),
-        task=TaskConfig(name=task, n_tokens=16, n_symbols=8, validation_rows=5, validation_tokens=200),
+        task=TaskConfig(task, 16, 5, {"n_symbols": 8} if task == "recall" else {"validation_tokens": 200}),
         trainer=TrainerConfig(**{**TRAINER, **trainer}),
         measure=MeasureConfig(enabled=False, leak=False),
         logger=LoggerConfig(wandb="disabled"),

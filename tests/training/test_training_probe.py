@@ -25,7 +25,7 @@ def probing(**trainer):
     cfg = tiny(**trainer)
     cfg.probe = replace(
         cfg.probe, enabled=True, max_steps=4, batch_size=2, d_model=16, n_layers=1,
-        task=TaskConfig("recall", n_tokens=16, n_symbols=8, validation_rows=4),
+        task=TaskConfig("recall", 16, 4, {"n_symbols": 8}),
     )  # fmt: skip
     return cfg
 

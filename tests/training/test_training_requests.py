@@ -19,7 +19,7 @@ from attnzoo.training.validation import faults, machine_faults
         *(("trainer", key) for key in ("max_steps", "batch_size", "accumulate", "log_every", "eval_every", "threads")),
         *(("trainer", key) for key in ("warmup_steps", "checkpoint_every")),
         *(("model", key) for key in ("n_layers", "d_model", "n_heads", "short_conv")),
-        *(("task", key) for key in ("n_tokens", "n_symbols", "validation_rows")),
+        *(("task", key) for key in ("n_tokens", "validation_rows")),
         ("positions", "max_tokens"), ("measure", "rounds"), ("data", "bpe_vocab"),
     ],
 )  # fmt: skip
@@ -36,7 +36,7 @@ def test_no_count_is_astronomical(tmp_path, group, key, value):
 
 
 def test_options_and_seeds_too(tmp_path):
-    assert "attention.options.window" in faults(tiny(attention="sliding_window", options={"window": 10**20}))[0]
+    assert "attention.window" in faults(tiny(attention="sliding_window", options={"window": 10**20}))[0]
     assert "seed=" in faults(tiny(seed=2**32))[0]
     assert faults(tiny(seed=2**32 - 1, max_steps=10**9)) == []
     with pytest.raises(RequestError, match=r"trainer\.max_steps=1000000000001: must be at most 1000000000"):
