@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+import torch
 from torch import Tensor, nn
 
 
@@ -18,3 +19,10 @@ class ScoreBias(nn.Module):
     def block(self, i: Tensor, j: Tensor) -> Tensor:
         """Bias for query positions ``i`` and key positions ``j`` of one broadcast shape S: (H, *S)."""
         raise NotImplementedError
+
+    def by_head(self, device: torch.device) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
+        """``block`` as a function of i, j and a head h, all of shape (): arithmetic, and reads of tensors that are made before.
+
+        A kernel that asks for one score at a time compiles it into its loop; where there is none, `block` is written out.
+        """
+        return None

@@ -119,6 +119,10 @@ class AlibiBias(ScoreBias):
         slopes = constant(self.slopes, distance.device)
         return -slopes.view(-1, *[1] * distance.dim()) * distance
 
+    def by_head(self, device):
+        slopes = constant(self.slopes, device)
+        return lambda i, j, h: -slopes[h] * (i - j).abs().float()
+
 
 class Relative(Positions):
     """A learned number on the scores for each head and bucket of distances (T5, arXiv:1910.10683), shared by all layers."""
@@ -146,6 +150,10 @@ class RelativeBias(ScoreBias):
     def block(self, i: Tensor, j: Tensor) -> Tensor:
         distance = (i - j).clamp(0, len(self.bucket) - 1)
         return F.embedding(self.bucket[distance], self.table).movedim(-1, 0)
+
+    def by_head(self, device):
+        bucket, table, furthest = self.bucket, self.table, len(self.bucket) - 1
+        return lambda i, j, h: table[bucket[(i - j).clamp(0, furthest)], h]
 
 
 def distance_buckets(buckets: int, max_distance: int) -> Tensor:

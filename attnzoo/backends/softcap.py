@@ -10,6 +10,7 @@ from torch import Tensor
 
 from attnzoo.contract import Capabilities, Request, ScoreBias, masked_softmax
 from attnzoo.errors import RequestError
+from attnzoo.kernels.constants import constant
 from attnzoo.kernels.library import WithLibraries
 from attnzoo.kernels.tiles import TileOptions, attend_tiles
 from attnzoo.masks import Mask
@@ -57,7 +58,9 @@ class Softcap(WithLibraries):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: ScoreBias | None, x: Tensor | None) -> Tensor:
         cap, kernel = self.options.cap, self.options.kernel
         if kernel == "flex" and q.shape[2] > 1:
-            return self.by_flex(q, k, v, mask, bias, change=lambda score: cap * torch.tanh(score / cap))[0]
+            # as a plain number it would be an argument that torch's compiler cannot take
+            s = constant((float(cap),), q.device).squeeze()
+            return self.by_flex(q, k, v, mask, bias, change=lambda score: s * torch.tanh(score / s))[0]
         if kernel == "flash_attn":
             return self.by_flash_attn(q, k, v, mask, bias, softcap=cap)
         self.ran("softcap/tiles")

@@ -11,8 +11,9 @@ import warnings
 from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import cache, lru_cache
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -21,12 +22,13 @@ from attnzoo.capabilities import Capabilities, Request
 from attnzoo.contract import ScoreBias
 from attnzoo.kernels.derivatives import first_order_only
 from attnzoo.masks import Mask
-from attnzoo.masks.translate import flex_mask_mod
+from attnzoo.masks.translate import flex_mask_mod, number
 
 if TYPE_CHECKING:  # it loads half of the compiler, and every backend is loaded for `attnzoo list`
     from torch.nn.attention.flex_attention import BlockMask
 
 LARGE = 2**28  # entries of a Tq x Tk matrix
+BLOCK = 128  # queries or keys in a block of a block mask
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -72,6 +74,7 @@ def flex_softmax(
     compiled: bool,
     pattern: Pattern | None = None,
     change: Callable[[Tensor], Tensor] | None = None,
+    rule: Hashable = None,
     key_positions: Tensor | None = None,
     lse: bool = False,
 ) -> tuple[Tensor, Tensor | None, str]:
@@ -80,17 +83,21 @@ def flex_softmax(
     Args:
         q, k, v: (B, H, Tq, D), (B, G, Tk, D), (B, G, Tk, Dv).
         change: of each score, before the bias is added.
+        rule: tells ``pattern`` and ``change`` from those of other rules and other options.
         key_positions: (Tk,) position of each key, ascending, where Tq ≤ Tk; 0 … Tk - 1 when None.
 
     Returns:
         (B, H, Tq, Dv), log Σ exp of the scores (B, H, Tq) in float32 if ``lse`` (torch compiles none on a CPU), and
-        flex/compiled or flex/eager.
+        flex/compiled, flex/compiled+bias (a bias without `ScoreBias.by_head` is written out) or flex/eager.
     """
     from torch.nn.attention.flex_attention import AuxRequest, flex_attention
 
-    block_mask = _block_mask(mask, q, k.shape[2], pattern, key_positions)
-    score_mod = _score_mod(bias, change, k.shape[2] - q.shape[2], key_positions)
-    run = _compiled() if compiled else flex_attention
+    block_mask = _block_mask(mask, q, k.shape[2], pattern, rule, key_positions)
+    score_mod = _score_mod(bias, change, q, k.shape[2], key_positions)
+    run: Callable = flex_attention
+    if compiled and not torch.compiler.is_compiling():
+        masked = (*_fields(mask), key_positions is not None)
+        run = _compiled(flex_attention, (rule, type(bias), *masked, scale, lse, *_structure(q, k, v)))
     with warnings.catch_warnings(), _eager(not compiled):
         warnings.filterwarnings("ignore", message="flex_attention called without torch.compile")  # asked for; recorded
         found = run(
@@ -98,17 +105,26 @@ def flex_softmax(
             return_aux=AuxRequest(lse=True) if lse else None,
         )  # fmt: skip
     out, total = (found[0], found[1].lse) if lse else (found, None)
-    kernel = f"flex/{'compiled' if compiled else 'eager'}"
+    kernel = "flex/compiled" if compiled else "flex/eager"
+    if compiled and bias is not None and type(bias).by_head is ScoreBias.by_head:
+        kernel += "+bias"  # written out
     first_order_only(kernel, out, total)
     return out, total, kernel
 
 
-@cache
-def _compiled():
-    from torch.nn.attention.flex_attention import flex_attention
+@lru_cache(maxsize=512)
+def _compiled(function: Callable, structure: Hashable) -> Callable:
+    """The function compiled whole, for inputs of one structure, which is whatever is another graph in any case.
 
-    # whole, or torch would go back to eager in silence once it has made 8 graphs
-    return torch.compile(flex_attention, dynamic=True, fullgraph=True)
+    torch counts the graphs of a code object and makes an error of the ninth, or goes back to eager code, which writes the
+    scores out: here each structure has a code object of its own. Its few graphs are other strides and lengths up to 128.
+    """
+
+    def run(*inputs: Any, **named: Any) -> Any:
+        return function(*inputs, **named)
+
+    alone = FunctionType(run.__code__.replace(), run.__globals__, function.__name__, None, run.__closure__)
+    return torch.compile(alone, dynamic=True, fullgraph=True)
 
 
 def _eager(wanted: bool) -> AbstractContextManager:
@@ -117,59 +133,89 @@ def _eager(wanted: bool) -> AbstractContextManager:
 
 
 def _block_mask(
-    mask: Mask, q: Tensor, n_keys: int, pattern: Pattern | None, key_positions: Tensor | None
+    mask: Mask, q: Tensor, n_keys: int, pattern: Pattern | None, rule: Hashable, key_positions: Tensor | None
 ) -> BlockMask | None:
     """Which blocks are visible; None where all are: one query at the end of a causal sequence."""
     batch, _, n_queries, _ = q.shape
     if n_queries == 1 and not mask.fields and pattern is None:
         return None
-    if mask.static and key_positions is None and not torch.compiler.is_compiling():
-        fields = (mask.causal, mask.window, mask.sinks, mask.prefix)
-        return static_block_mask(fields, n_queries, n_keys, q.device, pattern)
-    from torch.nn.attention.flex_attention import create_block_mask
-
-    mod = flex_mask_mod(mask, n_queries, n_keys, None if pattern is None else pattern.visible, key_positions)
-    return create_block_mask(mod, None if mask.static else batch, None, n_queries, n_keys, device=q.device)
+    if key_positions is not None or torch.compiler.is_compiling():
+        return _make_block_mask(mask, batch, n_queries, n_keys, q.device, pattern, rule, key_positions)
+    if not mask.static:
+        key = ("flex", batch, n_queries, n_keys, q.device, pattern)
+        return mask.made(key, lambda: _make_block_mask(mask, batch, n_queries, n_keys, q.device, pattern, rule))
+    fields = (mask.causal, mask.window, mask.sinks, mask.prefix)
+    return static_block_mask(fields, n_queries, n_keys, q.device, pattern, rule)
 
 
 @lru_cache(maxsize=8)
 def static_block_mask(
-    fields: tuple, n_queries: int, n_keys: int, device: torch.device, pattern: Pattern | None
+    fields: tuple, n_queries: int, n_keys: int, device: torch.device, pattern: Pattern | None, rule: Hashable
 ) -> BlockMask:
-    """The block mask of positions alone, built once for all layers and steps.
+    """The block mask of positions alone, built once for all layers and steps."""
+    return _make_block_mask(Mask(*fields), 1, n_queries, n_keys, device, pattern, rule)
 
-    Uncompiled, torch builds it from a Tq x Tk matrix; compiling takes seconds, which pays for large ones only.
-    """
+
+def _make_block_mask(
+    mask: Mask, batch: int, n_queries: int, n_keys: int, device, pattern, rule: Hashable, key_positions=None
+) -> BlockMask:
+    """Uncompiled, torch makes it from a Tq x Tk matrix; compiling takes seconds, which pays for large ones only."""
     from torch.nn.attention.flex_attention import create_block_mask
 
-    large = device.type == "cuda" and n_queries * n_keys > LARGE
-    make = _compiled_block_mask() if large else create_block_mask
-    mod = flex_mask_mod(Mask(*fields), n_queries, n_keys, None if pattern is None else pattern.visible)
-    with torch.inference_mode(False):  # made during an evaluation, it must still serve training
-        return make(mod, None, None, n_queries, n_keys, device=device)
+    compiling, batch = torch.compiler.is_compiling(), 1 if mask.static else batch
+    visible, make = None if pattern is None else pattern.visible, cast(Callable, create_block_mask)
+    mod = flex_mask_mod(mask, n_queries, n_keys, visible, key_positions, None if compiling else device)
+    if not compiling and device.type == "cuda" and batch * n_queries * n_keys > LARGE:
+        make = _compiled(create_block_mask, (rule, batch == 1, _fields(mask), key_positions is not None))
+    with (
+        nullcontext() if compiling else torch.inference_mode(False)
+    ):  # made in an evaluation, it must still serve training
+        return make(mod, batch, None, n_queries, n_keys, device=device)
 
 
-@cache
-def _compiled_block_mask():
-    from torch.nn.attention.flex_attention import create_block_mask
+def _fields(mask: Mask) -> tuple[bool, bool]:
+    """The fields that are other code and not other numbers."""
+    return mask.key_padding is not None, mask.documents is not None
 
-    return torch.compile(create_block_mask)
+
+def _structure(q: Tensor, k: Tensor, v: Tensor) -> tuple:
+    """What torch takes for constants: heads, widths, an axis of 1 (a token, a block), the order in memory and its gaps."""
+    few = (len(q) == 1, *((n > 1) + (n > BLOCK) for n in (q.shape[2], k.shape[2])))
+    lie = ((t.is_contiguous(), t.dim_order()) for t in (q, k, v))
+    recording = torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v))
+    return q.dtype, q.shape[1], q.shape[3], k.shape[1], v.shape[3], *few, *lie, recording
 
 
 def _score_mod(
-    bias: ScoreBias | None, change: Callable[[Tensor], Tensor] | None, offset: int, key_positions: Tensor | None
+    bias: ScoreBias | None,
+    change: Callable[[Tensor], Tensor] | None,
+    q: Tensor,
+    n_keys: int,
+    key_positions: Tensor | None,
 ):
     """FlexAttention asks for one score at a time: row and column numbers, here turned to positions."""
     if bias is None and change is None:
         return None
+    shift = n_keys - q.shape[2]
+    offset: Any = shift if torch.compiler.is_compiling() else number("shift", shift, q.device)
+    of_head = None if bias is None else bias.by_head(q.device)
+    whole = None if bias is None or of_head is not None else _written_out(bias, q, n_keys, key_positions)
 
     def changed(score: Tensor, b: Tensor, h: Tensor, q_index: Tensor, kv_index: Tensor) -> Tensor:
         score = score if change is None else change(score)
-        if bias is None:
+        if whole is not None:
+            return score + whole[h, q_index, kv_index]
+        if of_head is None:
             return score
         i, j = q_index + offset, kv_index
         if key_positions is not None:
             i, j = key_positions[i], key_positions[j]
-        return score + bias.block(i, j)[h]
+        return score + of_head(i, j, h)
 
     return changed
+
+
+def _written_out(bias: ScoreBias, q: Tensor, n_keys: int, key_positions: Tensor | None) -> Tensor:
+    """(H, Tq, Tk), of a bias that says no more than whole blocks."""
+    at = torch.arange(min(n_keys - q.shape[2], 0), n_keys, device=q.device) if key_positions is None else key_positions
+    return bias.block(at[len(at) - q.shape[2] :, None], at[None, len(at) - n_keys :])

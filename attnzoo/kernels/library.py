@@ -60,11 +60,12 @@ class WithLibraries(Attention):
         lse: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         """Softmax over the mask and the own pattern by FlexAttention: output and, if ``lse``, log Σ exp of each row."""
+        rule = (type(self), self.options)
         if pattern is None and type(self).pattern is not Attention.pattern:
-            pattern = flex.Pattern((type(self), self.options), self.pattern)
+            pattern = flex.Pattern(rule, self.pattern)
         out, total, kernel = flex.flex_softmax(
             q, k, v, mask, bias, scale=self.scale, compiled=q.device.type == "cuda", pattern=pattern, change=change,
-            key_positions=key_positions, lse=lse,
+            rule=rule, key_positions=key_positions, lse=lse,
         )  # fmt: skip
         self.ran(kernel)
         return out, total

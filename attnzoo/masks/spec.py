@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,6 +15,9 @@ from attnzoo.errors import RequestError
 
 FIELDS = frozenset({"bidirectional", "window", "sinks", "prefix", "key_padding", "documents"})
 """What a mask can ask for beyond plain causality; a backend declares which of these it honours."""
+MOST_MADE = 8
+"""Things kept with a mask, such as block masks of other lengths."""
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,8 +75,8 @@ class Mask:
     documents: Tensor | None = field(default=None, repr=False)
     fields: frozenset[str] = field(init=False, repr=False)
     """The fields that change anything, as names of `FIELDS`."""
-    _contiguous: tuple[Any, bool] | None = field(default=None, init=False, repr=False)
-    """Of the documents as they were when it was found out."""
+    _made: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False)
+    """What `made` keeps, and under None the tensors' content at the time."""
 
     def __post_init__(self) -> None:
         demand(
@@ -109,14 +112,24 @@ class Mask:
         """True when each document is one run of tokens; what a carried state needs. Costs one device synchronisation a mask,
         and another one when its ids have been refilled in place."""
         ids = self.documents
-        if ids is None:
-            return True
-        if self._contiguous is None or not _as_it_was(ids, self._contiguous[0]):
-            runs = (ids[:, 1:] != ids[:, :-1]).sum(1) + (1 if ids.shape[1] else 0)
-            found = runs.tolist() == [len(row.unique()) for row in ids]
-            object.__setattr__(self, "_contiguous", (_content(ids), found))
-        assert self._contiguous is not None
-        return self._contiguous[1]
+        return True if ids is None else self.made("contiguous", lambda: _contiguous(ids))
+
+    def made(self, key: Hashable, make: Callable[[], Made]) -> Made:
+        """``make()``, kept with the mask for all layers: what a kernel needs of padding and documents.
+
+        It is made again once they have been refilled in place, which a CPU tells by comparing and a device by torch's count of
+        changes. Tensors of `torch.inference_mode` have no such count: on a device, what is made of them is never kept.
+        """
+        held = [t for t in (self.key_padding, self.documents) if t is not None]
+        before = self._made.get(None)
+        if before is None or not all(_as_it_was(t, content) for t, content in zip(held, before, strict=True)):
+            self._made.clear()
+            self._made[None] = [_content(t) for t in held]
+        if key not in self._made:
+            if len(self._made) > MOST_MADE:
+                self._made.pop(next(k for k in self._made if k is not None))
+            self._made[key] = make()
+        return self._made[key]
 
     def at(self, i: Tensor, j: Tensor) -> Tensor:
         """Visibility of key positions ``j`` to query positions ``i``.
@@ -186,6 +199,12 @@ def _field(name: str, value: Tensor | None, expected: str, fits: Callable[[Tenso
     if reasons := tensor(name, value, expected, optional=True):
         return reasons
     return [] if value is None or (value.dim() == 2 and fits(value)) else fault(name, value, f"a tensor {expected}")
+
+
+def _contiguous(ids: Tensor) -> bool:
+    """Whether each row of ids (B, T) has as many runs as ids."""
+    runs, ordered = ids[:, 1:] != ids[:, :-1], ids.sort(1).values
+    return bool((runs.sum(1) == (ordered[:, 1:] != ordered[:, :-1]).sum(1)).all())
 
 
 def _content(t: Tensor) -> Tensor | int | None:

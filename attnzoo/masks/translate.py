@@ -14,7 +14,8 @@ flash-attn                                last query, last key    ``window_size=
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -22,6 +23,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attnzoo.masks.spec import Mask
+
+FAR = 2**30
+"""Further than any sequence; added to a position it stays within 32 bits."""
 
 XFORMERS_FIELDS = frozenset({"bidirectional", "window", "documents"})
 """The fields with an xformers bias object that needs no n x n tensor."""
@@ -47,35 +51,49 @@ def flex_mask_mod(
     n_keys: int,
     pattern: Callable[[Tensor, Tensor], Tensor | None] | None = None,
     key_positions: Tensor | None = None,
+    device: torch.device | None = None,
 ) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
     """FlexAttention's ``mask_mod(b, h, q_index, kv_index)``; its indices are row and column numbers, so the row is shifted.
 
     ``pattern(i, j)`` of positions intersects with the mask; ``key_positions`` (Tk,) are those of the columns where they are
-    not 0 … Tk - 1, and then Tq ≤ Tk.
+    not 0 … Tk - 1, and then Tq ≤ Tk. With ``device`` the numbers are tensors there: compiled, masks that differ in them
+    alone are one graph.
     """
-    offset = n_keys - n_queries
+    ahead = 0 if mask.causal else FAR  # of the query, up to where keys are seen
+    window, within = (FAR, FAR) if mask.window is None else (mask.window, 0)
+    plain = (n_keys - n_queries, ahead, mask.prefix, window, within, mask.sinks)
+    numbers: Sequence[Any] = plain if device is None else [number(place, n, device) for place, n in enumerate(plain)]
+    padding, documents = mask.key_padding, mask.documents
 
     def visible(b: Tensor, h: Tensor, q_index: Tensor, kv_index: Tensor) -> Tensor:
+        offset, ahead, prefix, window, within, sinks = numbers
         i, j = q_index + offset, kv_index
         if key_positions is not None:
             i, j = key_positions[i], key_positions[j]
-        seen = j >= 0
+        seen = (j <= i + ahead) | (j < prefix)
+        seen = seen & (((j > i - window) & (j <= i + within)) | (j < sinks))
         own = None if pattern is None else pattern(i, j)
         if own is not None:
             seen = seen & own
-        if mask.causal:
-            seen = seen & ((j <= i) | (j < mask.prefix))
-        if mask.window is not None:
-            seen = seen & (((j > i - mask.window) & (j <= i)) | (j < mask.sinks))
-        if mask.key_padding is not None:
-            seen = seen & mask.key_padding[b % mask.key_padding.shape[0], j]
-        if mask.documents is not None:
-            row = b % mask.documents.shape[0]
+        if padding is not None:
+            seen = seen & padding[b % padding.shape[0], j]
+        if documents is not None:
+            row = b % documents.shape[0]
             # FlexAttention asks for whole blocks; a row before the first key has no document and sees nothing
-            seen = seen & (i >= 0) & (mask.documents[row, i.clamp(min=0)] == mask.documents[row, j])
+            seen = seen & (i >= 0) & (documents[row, i.clamp(min=0)] == documents[row, j])
         return seen
 
     return visible
+
+
+@lru_cache(maxsize=4096)
+def number(name: Hashable, value: int, device: torch.device) -> Tensor:
+    """A whole number as a tensor (), made on the device, so that nothing waits for a copy.
+
+    ``name``: of its place in the code; two places with one tensor would be a graph apart from two tensors that are equal.
+    """
+    with torch.inference_mode(False):  # made during an evaluation, it must still serve training
+        return torch.full((), value, dtype=torch.int32, device=device)
 
 
 def xformers_bias(mask: Mask, n_queries: int, n_keys: int, batch_size: int = 1) -> Any:
