@@ -150,7 +150,7 @@ def attempt(cfg: RunConfig, folder: RunFolder, stop: Stopping) -> Record:
     finally:
         if run.wandb is not None:
             run.wandb.summarise(flat_numbers(run.record))
-            run.wandb.finish(ok=run.record.get("status") == "ok")
+            run.wandb.finish(run.record["status"])
 
 
 def prepare(run: Run) -> None:

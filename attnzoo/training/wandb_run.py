@@ -14,6 +14,8 @@ from attnzoo.names import wandb_name
 from attnzoo.redact import redacted
 
 AGENT = ("WANDB_RUN_ID", "WANDB_SWEEP_ID", "WANDB_SWEEP_PARAM_PATH", "WANDB_RESUME", "WANDB_NAME", "WANDB_JOB_TYPE")
+EXIT_CODES = {"ok": 0, "interrupted": 255}
+"""By a record's status. 255 is what W&B itself notes of a KeyboardInterrupt."""
 
 
 class WandbRun:
@@ -68,9 +70,9 @@ class WandbRun:
         """Put final numbers into the run's summary."""
         self._safely("took no summary", lambda run: run.summary.update(dict(values)))
 
-    def finish(self, ok: bool = True) -> None:
-        """Close the run; W&B shows a run that is not ok as failed."""
-        self._safely("was not closed", lambda run: run.finish(exit_code=0 if ok else 1))
+    def finish(self, status: str = "ok") -> None:
+        """Close the run; W&B shows one that was interrupted as killed, and any other that is not ok as failed."""
+        self._safely("was not closed", lambda run: run.finish(exit_code=EXIT_CODES.get(status, 1)))
         self.run = None
 
     def status(self) -> dict[str, Any]:

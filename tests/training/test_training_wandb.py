@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from helpers import tiny
 
 from attnzoo.training import train
 from attnzoo.training.loggers import JsonLines, read_lines
+from attnzoo.training.optim import Together
 from attnzoo.training.wandb_run import WandbRun, run_id
 
 WANDB = Path(sys.executable).with_name("wandb")
@@ -51,7 +53,23 @@ def test_an_offline_run_is_whole_quiet_and_stays_in_its_folder(tmp_path, home, c
         assert word in text, word
     exits = [line for line in read_back(tmp_path / "run")["lines"] if line.get("type") == "exit"]
     assert exits
-    assert not exits[0].get("exit_code", 0)
+    assert not exits[0]["exit"].get("exit_code", 0)
+
+
+@pytest.mark.parametrize(("error", "code"), [(KeyboardInterrupt(), 255), (ZeroDivisionError(), 1)])
+def test_how_a_run_ended_is_how_wandb_shows_it(tmp_path, home, monkeypatch, error, code):
+    """0 finished, 255 killed, else failed."""
+
+    def broken(*_):
+        raise error
+
+    monkeypatch.setattr(Together, "skip_if", broken)
+    cfg = tiny(tmp_path / "run")
+    cfg.logger.wandb = "offline"
+    with suppress(KeyboardInterrupt):
+        train(cfg)
+    (ended,) = [line for line in read_back(tmp_path / "run")["lines"] if line.get("type") == "exit"]
+    assert ended["exit"]["exit_code"] == code
 
 
 def test_an_offline_run_does_not_measure_itself_for_its_maker(tmp_path, home):
