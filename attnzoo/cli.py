@@ -16,10 +16,10 @@ import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 from types import ModuleType
-from typing import IO, Any, NoReturn
+from typing import Any, NoReturn
 
 import attnzoo
-from attnzoo.errors import AttnzooError, RequestError, Stopped, unknown
+from attnzoo.errors import LONGEST_TRACEBACK, AttnzooError, RequestError, Stopped, both_ends, traceback_text, unknown
 from attnzoo.terminal import one_line, printable
 
 COMMANDS = {
@@ -100,8 +100,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return status
     except AttnzooError as error:
         if debug:
-            _print_traceback()
-        return _say(str(error), error.exit_status)
+            _print_traceback(error)
+        whole = "" if debug or error.whole == str(error) else f"\nThe whole message is in {_kept(error)}"
+        return _say(f"{error}{whole}", error.exit_status)
     except KeyboardInterrupt as stop:
         return _say(str(stop) or "stopped from the keyboard", stop.exit_status if isinstance(stop, Stopped) else 130)
     except BrokenPipeError:  # the reader went away, as in `attnzoo list | head -1`
@@ -195,18 +196,25 @@ def _say(message: str, status: int) -> int:
 def _unexpected(error: Exception, debug: bool) -> int:
     """A bug, or something nobody thought of: one line, and the traceback in a file."""
     if debug:
-        _print_traceback()
+        _print_traceback(error)
         return 1
+    return _say(f"unexpected {one_line(error)}\nThe traceback is in {_kept(error)}; --debug prints it", 1)
+
+
+def _print_traceback(error: Exception) -> None:
+    """On the terminal, of a length that can be read; where it is longer, the file that has it whole."""
+    text = traceback_text(error)
+    print(printable(both_ends(text, LONGEST_TRACEBACK)), file=sys.stderr)
+    if len(text) > LONGEST_TRACEBACK:
+        print(f"The whole traceback is in {_kept(error)}", file=sys.stderr)
+
+
+def _kept(error: Exception) -> str:
+    """The file that the traceback was written to, uncut."""
     import tempfile
 
     with tempfile.NamedTemporaryFile(
         "w", prefix="attnzoo-", suffix=".txt", delete=False, encoding="utf-8", errors="backslashreplace"
     ) as file:
-        _print_traceback(file)
-    return _say(f"unexpected {one_line(error)}\nThe traceback is in {file.name}; --debug prints it", 1)
-
-
-def _print_traceback(file: IO[str] | None = None) -> None:
-    import traceback
-
-    traceback.print_exc(file=file)
+        file.write(traceback_text(error))
+    return file.name

@@ -5,6 +5,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 
+LONGEST_LINE, MOST_SHOWN, LONGEST_TRACEBACK = 2000, 100, 20_000
+"""Of what is shown: characters of a line, reasons, characters of a traceback."""
+
 
 class AttnzooError(Exception):
     """Base of every error the package raises on purpose.
@@ -22,7 +25,15 @@ class AttnzooError(Exception):
         super().__init__(message)
 
     def __str__(self) -> str:
-        return "\n  - ".join([self.message, *self.reasons])
+        """Message and reasons, each of a length that can be read: what a library says may hold a tensor. `whole` has all."""
+        lines = [shortened(str(line), LONGEST_LINE) for line in (self.message, *self.reasons[:MOST_SHOWN])]
+        more = [f"and {len(self.reasons) - MOST_SHOWN} more"] if len(self.reasons) > MOST_SHOWN else []
+        return "\n  - ".join([*lines, *more])
+
+    @property
+    def whole(self) -> str:
+        """The same uncut."""
+        return "\n  - ".join(map(str, [self.message, *self.reasons]))
 
     def __reduce__(self):  # pickled whole across processes; the default would lose the reasons
         return (type(self), (self.message, self.reasons))
@@ -56,6 +67,7 @@ class Stopped(KeyboardInterrupt):
 
 
 LONGEST_TEXT, MOST_REASONS = 600, 20
+"""Of what stands in a record or a table."""
 
 
 def shortened(text: str, most: int = LONGEST_TEXT) -> str:
@@ -65,6 +77,18 @@ def shortened(text: str, most: int = LONGEST_TEXT) -> str:
     '0123456789 … (90 more characters)'
     """
     return text if len(text) <= most else f"{text[:most]} … ({len(text) - most} more characters)"
+
+
+def both_ends(text: str, most: int) -> str:
+    """The text without its middle: of a traceback the calls stand first, the error last.
+
+    >>> both_ends("0123456789" * 10, 10)
+    '01234\\n… (90 more characters) …\\n56789'
+    """
+    if len(text) <= most:
+        return text
+    half = most // 2
+    return f"{text[:half]}\n… ({len(text) - 2 * half} more characters) …\n{text[-half:]}"
 
 
 SAME = {"gpu": "cuda"}
@@ -96,3 +120,12 @@ def unknown_backend(word: str, choices: Iterable[str]) -> str:
         f"unknown backend {word!r}: check and leak alone read FILE.py:NAME; all else takes what a package has registered "
         "(entry point attnzoo.backends)"
     )
+
+
+def traceback_text(error: BaseException) -> str:
+    """The traceback whole, as a file keeps it: with all that the error says."""
+    import traceback
+
+    whole = error.whole if isinstance(error, AttnzooError) else str(error)
+    said = "".join(traceback.format_exception(error))
+    return said if whole in said else f"{said}{whole}\n"

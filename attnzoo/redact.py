@@ -18,12 +18,13 @@ _LAST = re.compile(
 _COUNTED = re.compile(r"(per|pad|bos|eos|unk|sep|cls|mask|next|last|first|sort|max|min|num|n|each|by)_(token|key)$")
 _VALUE = re.compile(
     r"\b(?:hf|gh[pousr]|github_pat|glpat|sk|pk|rk|wandb|pypi|xox[abprs])[_-][A-Za-z0-9_-]{16,}|\bAKIA[0-9A-Z]{16}\b"
-    r"|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"
+    r"|(?<![\w-])eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"
 )
 _HEX = re.compile(r"\b[0-9a-f]{40,}\b")  # on a command line; in a record it is a commit or a checksum
 _USER = re.compile(r"(?<=://)([^\s/:@]*):[^\s/@]+(?=@)")
-_PAIR = re.compile(r"([\w.+-]+)(\s*=\s*)(\"[^\"]*\"|'[^']*'|[^\s,;}\])]+)")
-_ITEM = re.compile(r"([\"']?)([\w.-]+)\1(\s*[:=]\s*)(\"[^\"]*\"|'[^']*'|\[[^\]]*\]|[^,{}\]]+)")
+# a name is looked for where a word begins: within one of a million letters, that would be a million times
+_PAIR = re.compile(r"(?<![\w.+-])([\w.+-]+)(\s*=\s*)(\"[^\"]*\"|'[^']*'|[^\s,;}\])]+)")
+_ITEM = re.compile(r"([\"']?)(?<![\w.-])([\w.-]+)\1(\s*[:=]\s*)(\"[^\"]*\"|'[^']*'|\[[^\]]*\]|[^,{}\]]+)")
 
 
 def names_secret(key: str) -> bool:

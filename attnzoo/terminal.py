@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TextIO
 
+from attnzoo.errors import LONGEST_LINE, shortened
+
 # control characters (a terminal obeys them), marks that reorder or hide what follows, halves of characters
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
-_LONGEST = 2000
 
 
 def printable(text: object) -> str:
@@ -35,8 +36,7 @@ def one_line(error: BaseException) -> str:
         said = str(error)
     except Exception as failure:  # its __str__ is their code too
         said = f"(its text cannot be made: {type(failure).__name__})"
-    said = " ".join(said.split())
-    cut = f"{said[:_LONGEST]} … ({len(said)} characters)" if len(said) > _LONGEST else said
+    cut = shortened(" ".join(said.split()), LONGEST_LINE)
     return printable(f"{type(error).__name__}: {cut}" if cut else type(error).__name__)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -92,3 +94,11 @@ def test_a_secret_tells_no_configurations_apart(cfg):
     other = RunConfig(AttentionConfig("mine", {"api_key": "***", "window": 3}))
     assert config_hash(to_dict(cfg)) == config_hash(to_dict(other))
     assert config_hash(to_dict(cfg)) != config_hash(to_dict(RunConfig(AttentionConfig("mine", {"window": 4}))))
+
+
+@pytest.mark.parametrize("text", ["x" * 400_000, "eyJ-" * 100_000, "://a" * 100_000, "a." * 200_000])
+def test_a_long_text_takes_no_longer_than_its_length(text):
+    """Where a search began anew at each letter, these took minutes: the process is ended."""
+    code = "import sys; from attnzoo.redact import redacted_text; print(len(redacted_text('n=1 {' + sys.stdin.read())))"
+    done = subprocess.run([sys.executable, "-c", code], input=text, text=True, capture_output=True, timeout=30)
+    assert int(done.stdout) == len(text) + 5

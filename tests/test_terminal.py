@@ -9,7 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from attnzoo import cli
+from attnzoo.checks.report import FAILED, Result
+from attnzoo.errors import NumericalError, RequestError, traceback_text
 from attnzoo.terminal import one_line, printable, stdout_apart
+from attnzoo.training.log import STARTED_AGAIN, last_traceback, write_traceback
 
 OBEYED = [
     "\x1b[2J",
@@ -49,7 +53,7 @@ def test_an_exception_is_one_line_of_a_length_that_can_be_read() -> None:
     assert one_line(Odd()) == "Odd: (its text cannot be made: RuntimeError)"
     long = one_line(ValueError("x" * 1_000_000))
     assert len(long) < 2100
-    assert long.endswith("(1000000 characters)")
+    assert long.endswith("(998000 more characters)")
 
 
 CODE = """
@@ -88,7 +92,7 @@ def test_what_a_run_holds_is_text_in_the_output_of_train(debug, monkeypatch, cap
     record = {"status": "failed", "attention": bad, "seed": bad, "reasons": [bad], "warnings": [bad], "kernel_resolved": bad,
               "error": {"type": bad, "frame": bad}}  # fmt: skip
     monkeypatch.setattr("attnzoo.training.train", lambda cfg: record)
-    monkeypatch.setattr("attnzoo.training.closing.last_traceback", lambda path: bad)
+    monkeypatch.setattr("attnzoo.training.log.last_traceback", lambda path: bad)
     monkeypatch.setattr(train, "composed", lambda *arguments: SimpleNamespace(run_dir=bad))
     train.run(SimpleNamespace(multirun=False, debug=debug))
     out, err = capsys.readouterr()
@@ -106,3 +110,56 @@ def test_what_a_cell_and_a_start_say_is_text(capsys) -> None:
     account = SimpleNamespace(add=lambda *arguments: None)
     Progress(1, 0, account)(SimpleNamespace(run=bad), {"status": "failed", "reasons": [bad]}, 1.0)
     assert capsys.readouterr().err.count("x\\u001b[2J\\u009b\\u202e") == 3
+
+
+LONG = "x" * 1_000_000
+
+
+def test_an_error_is_shown_at_a_length_that_can_be_read_and_kept_whole() -> None:
+    error = RequestError(LONG, [LONG, *map(str, range(200))])
+    assert len(str(error)) < 6000
+    assert "(998000 more characters)" in str(error)
+    assert str(error).endswith("and 101 more")
+    assert error.whole == "\n  - ".join([LONG, LONG, *map(str, range(200))])
+    assert traceback_text(error).endswith(error.whole + "\n")
+    assert str(RequestError("short", ["a", "b"])) == RequestError("short", ["a", "b"]).whole == "short\n  - a\n  - b"
+
+
+@pytest.mark.parametrize("error", [RequestError("no", [LONG]), ValueError(LONG)])
+@pytest.mark.parametrize("debug", [True, False])
+def test_a_command_says_where_the_whole_of_it_is(error, debug, monkeypatch, capsys, tmp_path) -> None:
+    def raising(*_):
+        raise error
+
+    monkeypatch.setattr(cli, "run", raising)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    cli.main(["list", *["--debug"] * debug])
+    said = capsys.readouterr().err
+    assert len(said) < 25_000
+    assert ("Traceback" in said) == debug
+    (kept,) = tmp_path.glob("attnzoo-*.txt")
+    assert str(kept) in said
+    assert LONG in kept.read_text()
+
+
+def test_a_log_keeps_it_whole_and_shows_both_ends(tmp_path) -> None:
+    log = tmp_path / "log.txt"
+    log.write_text("before\n")
+    for said in (f"{LONG}the end", "second"):
+        try:
+            raise NumericalError("no", [said])
+        except NumericalError as error:
+            write_traceback(log, error)
+        shown = last_traceback(log)
+        assert len(shown) < 21_000
+        assert "Traceback" in shown
+        assert shown.endswith(said[-7:] + "\n")
+    assert log.read_text().count(f"{LONG}the end") == 1
+    log.write_text(log.read_text() + f"{STARTED_AGAIN} later ---\nlast words\n")
+    assert last_traceback(log) == " later ---\nlast words\n"
+
+
+def test_what_a_check_found_is_of_a_length_that_can_be_read() -> None:
+    result = Result("definition", "any", FAILED, LONG, LONG, LONG, LONG)
+    assert len(str(result)) < 10_000
+    assert result.actual.endswith("(998000 more characters)")

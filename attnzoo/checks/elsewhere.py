@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from attnzoo.contract import Attention
 from attnzoo.errors import RequestError, unknown
 from attnzoo.seeds import seeded
+from attnzoo.terminal import one_line
 
 
 @dataclass
@@ -140,7 +141,7 @@ def _imported(place: str) -> ModuleType:
     try:
         return _from_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
     except Exception as error:  # whatever the code does at import is its own; it is said in one line
-        raise RequestError(f"{place} cannot be imported: {type(error).__name__}: {error}") from error
+        raise RequestError(f"{place} cannot be imported: {one_line(error)}") from error
 
 
 def _from_file(path: Path) -> ModuleType:

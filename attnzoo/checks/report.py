@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 
+from attnzoo.errors import LONGEST_LINE, shortened
+
 PASSED, FAILED, REFUSED, SKIPPED = "passed", "failed", "refused", "skipped"
 
 
@@ -28,6 +30,10 @@ class Result:
     where: str = ""
     detail: str = ""
     about: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("expected", "actual", "where", "detail"):  # an exception of others may hold a whole tensor
+            object.__setattr__(self, name, shortened(getattr(self, name), LONGEST_LINE))
 
     @property
     def passed(self) -> bool:

@@ -32,7 +32,7 @@ def run(arguments: Namespace) -> int:
         from attnzoo.comparison import compare
         from attnzoo.report import find_records, print_table
 
-        records = compare(cfg, started=started)
+        records = compare(cfg, started=started, debug=arguments.debug)
     print_table(find_records(cfg.run_dir).records)  # as the page has them
     print(f"report: {cfg.run_dir}/report.html")
     return int(any(failed(record) for record in records))

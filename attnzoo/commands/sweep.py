@@ -34,7 +34,7 @@ def run(arguments: Namespace) -> int:
         from attnzoo.comparison.run import carry_out
         from attnzoo.report import find_records, print_table
 
-        records = carry_out(plan, started=started)
+        records = carry_out(plan, started=started, debug=arguments.debug)
     print_table(find_records(plan.folder).records)  # as the page has them
     print(f"report: {plan.folder}/report.html")
     return int(any(failed(record) for record in records))

@@ -40,9 +40,9 @@ def run(arguments: Namespace) -> int:
     record = train(cfg)
     if error := record.get("error"):
         if arguments.debug:
-            from attnzoo.training.closing import last_traceback
+            from attnzoo.training.log import LOG, last_traceback
 
-            say(last_traceback(Path(cfg.run_dir).expanduser() / "log.txt"))
+            say(last_traceback(Path(cfg.run_dir).expanduser() / LOG))
         else:
             where = f"{error['type']} at {error['frame']}; the traceback is in {cfg.run_dir}/log.txt"
             say(where)

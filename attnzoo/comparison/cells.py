@@ -16,8 +16,9 @@ from attnzoo.comparison.rounds import keep_history
 from attnzoo.errors import RequestError
 from attnzoo.measure.record import Record
 from attnzoo.training.config import to_dict
+from attnzoo.training.log import LOG
 
-LOG, MODULE = "log.txt", "attnzoo.training.__main__"
+MODULE = "attnzoo.training.__main__"
 Say = Callable[[Cell, Record, float], None]
 
 

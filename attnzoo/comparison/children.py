@@ -14,9 +14,13 @@ from pathlib import Path
 
 from attnzoo import processes
 from attnzoo.errors import shortened
+from attnzoo.training import stopping
+from attnzoo.training.log import STARTED_AGAIN
 
 GRACE_SECONDS = 20.0
 """What an interrupted process has to write its checkpoint and its record."""
+STEP_SECONDS = stopping.GRACE_SECONDS + 1.0
+"""Of them, what it has to end the step it is in."""
 
 _FRAME = re.compile(r'^\s*File "([^"\n]+)", line (\d+),? in (.+?)$', re.MULTILINE)
 _ERROR = re.compile(
@@ -47,7 +51,7 @@ class Ended:
         """One line: the time limit, the signal, or the last line it said."""
         if self.limit is not None:
             forced = "; it did not heed the interruption and was killed" if self.status == -signal.SIGKILL else ""
-            return f"stopped after its time_limit of {self.limit:g} s{forced} (where it was: {self.log})"
+            return f"stopped after its time_limit of {self.limit:g} s{forced} ({self.log} says where it was)"
         if self.status == -signal.SIGKILL:
             return "killed (SIGKILL): on Linux most often the answer to a machine out of memory"
         if self.status < 0:
@@ -110,7 +114,7 @@ class Children:
         started = time.monotonic()
         with open(log, "ab") as out:
             if out.tell():
-                out.write(f"\n--- started again {datetime.now(UTC).isoformat(timespec='seconds')} ---\n".encode())
+                out.write(f"\n{STARTED_AGAIN} {datetime.now(UTC).isoformat(timespec='seconds')} ---\n".encode())
                 out.flush()
             since = out.tell()
             child = processes.start(
@@ -144,11 +148,18 @@ class Children:
 
 
 def end(child: processes.Process, *, asked: bool = False, grace: float | None = None) -> int:
-    """Interrupt a process, give it time to write what it has, then kill it; its exit status."""
+    """Interrupt a process, give it time to write what it has, then kill it; its exit status. One that hangs within a step is
+    interrupted there too, once it has had time to end the step (`attnzoo.training.stopping`)."""
+    grace = max(GRACE_SECONDS if grace is None else grace, 0.0)
     if not asked:
         child.send_signal(signal.SIGINT)
+    step = min(STEP_SECONDS, grace / 2)
     try:
-        return child.wait(max(GRACE_SECONDS if grace is None else grace, 0.0))
+        return child.wait(step)
+    except subprocess.TimeoutExpired:
+        child.send_signal(signal.SIGINT)
+    try:
+        return child.wait(grace - step)
     except subprocess.TimeoutExpired:
         print(f"a process did not heed the interruption within {GRACE_SECONDS:g} s and is killed", file=sys.stderr)
         child.kill()

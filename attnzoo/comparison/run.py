@@ -24,6 +24,7 @@ from attnzoo.report import write_report
 from attnzoo.terminal import say
 from attnzoo.training.config import CompareConfig
 from attnzoo.training.init_from import identified
+from attnzoo.training.log import LOG, last_traceback
 from attnzoo.training.stopping import Stopping
 from attnzoo.training.together import process_faults
 from attnzoo.training.validation import faults, machine_faults
@@ -31,7 +32,7 @@ from attnzoo.training.validation import faults, machine_faults
 SUMMARY_SECONDS = 300.0
 
 
-def compare(cfg: CompareConfig, *, started: float | None = None) -> list[Record]:
+def compare(cfg: CompareConfig, *, started: float | None = None, debug: bool = False) -> list[Record]:
     """Train every backend with every seed on the same data for the same tokens, and measure them side by side.
 
     Each cell runs in a process of its own and in its own folder below ``cfg.run_dir``; refused, out-of-memory and failed
@@ -42,6 +43,7 @@ def compare(cfg: CompareConfig, *, started: float | None = None) -> list[Record]
     Args:
         cfg: what to compare.
         started: `time.monotonic` of the request, where that was earlier than this call.
+        debug: show the traceback of each cell that fails.
 
     Returns:
         one record a cell, in the order of backends and seeds.
@@ -53,10 +55,10 @@ def compare(cfg: CompareConfig, *, started: float | None = None) -> list[Record]
     demand("this comparison cannot be started", instance("cfg", cfg, CompareConfig, expected))
     if wrong := faults(cfg) + machine_faults(cfg):
         raise RequestError("this comparison cannot be started", wrong)
-    return carry_out(plan(identified(cfg)), started=started)
+    return carry_out(plan(identified(cfg)), started=started, debug=debug)
 
 
-def carry_out(plan: Plan, *, started: float | None = None) -> list[Record]:
+def carry_out(plan: Plan, *, started: float | None = None, debug: bool = False) -> list[Record]:
     """Run the cells of a plan that are not done yet, time them together, write the report; one record a cell, in order.
 
     Raises:
@@ -81,7 +83,7 @@ def carry_out(plan: Plan, *, started: float | None = None) -> list[Record]:
         untimed = []
         with _loaded(to_do):
             begun = time.monotonic()
-            run_cells(to_do, jobs, Progress(len(cells), len(done), account), plan.time_limit, devices)
+            run_cells(to_do, jobs, Progress(len(cells), len(done), account, debug), plan.time_limit, devices)
             account.cells = time.monotonic() - begun
             for rounds in all_rounds(plan):
                 seconds, fault = rounds.run(plan)
@@ -130,8 +132,8 @@ def _loaded(cells: list[Cell]) -> Iterator[None]:
 class Progress:
     """A line for each cell as it ends, and its time to the account."""
 
-    def __init__(self, total: int, kept: int, account: Account) -> None:
-        self.total, self.ended, self.account = total, kept, account
+    def __init__(self, total: int, kept: int, account: Account, debug: bool = False) -> None:
+        self.total, self.ended, self.account, self.debug = total, kept, account, debug
         if kept:
             say(f"{kept} of {total} cells were finished before and are kept")
 
@@ -139,12 +141,16 @@ class Progress:
         self.ended += 1
         self.account.add(record, seconds)
         say(f"[{self.ended}/{self.total}] {cell.run}: {summary_line(record)}")
+        if record["status"] == "failed" and record.get("error"):
+            log = cell.folder / LOG
+            say(last_traceback(log) if self.debug else f"  {log} has the traceback; --debug shows it")
 
 
 def summary_line(record: Record) -> str:
     """'2.51 bits per byte, recall 0.99, 41 s' or 'refused: no CUDA …'."""
     if record["status"] != "ok":
-        return f"{record['status']}: {'; '.join(record.get('reasons', []))}"
+        frame = f" (at {error['frame']})" if (error := record.get("error") or {}).get("frame") else ""
+        return f"{record['status']}: {'; '.join(record.get('reasons', []))}{frame}"
     quality = record.get("quality", {})
     parts = []
     if quality.get("val_bits_per_byte") is not None:

@@ -26,7 +26,7 @@ def main(out: str) -> int:
     try:
         timed = time_variants(asked["variants"], asked["baseline"])
     except AttnzooError as error:
-        print(error, file=sys.stderr)
+        print(error.whole, file=sys.stderr)
         return 1
     timed |= {"id": asked["id"], "baseline": asked["baseline"], "seconds": round(time.monotonic() - started, 2)}
     write_json_atomic(out, timed)

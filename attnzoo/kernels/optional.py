@@ -9,6 +9,8 @@ from functools import cache
 from importlib.util import find_spec
 from types import ModuleType
 
+from attnzoo.terminal import one_line
+
 LIBRARIES = {
     "xformers": "pip install xformers",
     "fla": "flash-linear-attention: pip install 'attnzoo[gpu]'",
@@ -48,6 +50,6 @@ def _imported(module: str) -> ModuleType | str:
     try:
         return importlib.import_module(module)
     except Exception as error:  # a library built for another CUDA or Triton raises what it likes; the reason is shown
-        return f"{module} cannot be imported: {type(error).__name__}: {error}"
+        return f"{module} cannot be imported: {one_line(error)}"
     finally:
         logger.setLevel(level)

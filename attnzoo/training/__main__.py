@@ -31,7 +31,7 @@ def main(folder: str, config: str = "") -> int:
         load_code(cfg.code, allowed=config == "-")  # whoever started this process has named it
         train(cfg, cell=True)
     except AttnzooError as error:
-        print(error, file=sys.stderr)
+        print(error.whole, file=sys.stderr)  # this is the cell's log, which keeps all
         return error.exit_status
     except KeyboardInterrupt as stop:
         print(str(stop), file=sys.stderr)

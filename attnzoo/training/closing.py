@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import signal
-import traceback
-from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnzoo.errors import Stopped, shortened
+from attnzoo.errors import Stopped
 from attnzoo.measure.environment import now
 from attnzoo.measure.outcome import outcome, where
 from attnzoo.measure.record import Record
 from attnzoo.model.weights import save_weights
+from attnzoo.training.log import write_traceback
 from attnzoo.training.stopping import NAMES
 
 if TYPE_CHECKING:
     from attnzoo.training.run import Run
-
-HEADER = "attnzoo: this start ended in"
-"""Begins each traceback in a run's log."""
-LONGEST_SHOWN = 20_000  # characters of a traceback on the terminal; the log has it whole
 
 
 def close(run: Run, status: str, reasons: list[str]) -> Record:
@@ -50,16 +44,8 @@ def failed(run: Run, error: BaseException) -> Record:
     status, reasons = outcome(error)
     if status != "refused":
         run.record.error = {"type": type(error).__name__, "frame": where(error), "log": run.folder.log.name}
-        text = f"{HEADER} {type(error).__name__}, {now()}\n{''.join(traceback.format_exception(error))}"
-        with suppress(OSError), open(run.folder.log, "a", encoding="utf-8", errors="backslashreplace") as log:
-            log.write(text)
+        write_traceback(run.folder.log, error)
     return close(run, status, reasons)
-
-
-def last_traceback(log: Path) -> str:
-    """What `failed` wrote last; '' where there is none."""
-    said = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
-    return shortened(said.rpartition(HEADER)[2].partition("\n")[2], LONGEST_SHOWN)
 
 
 def stopped_by(ended: BaseException) -> int | None:

@@ -17,9 +17,10 @@ from attnzoo.training.again import LENGTH, SPLIT, flat_settings, in_the_way
 from attnzoo.training.checkpoints import read_checkpoint
 from attnzoo.training.config import RunConfig, load_config, to_dict, to_yaml
 from attnzoo.training.kept import check_text
+from attnzoo.training.log import LOG
 from attnzoo.training.saved import load_model, load_task
 
-OWN = ("record.json", "metrics.jsonl", "metrics.csv", "checkpoints", "wandb", "log.txt", "data.json")
+OWN = ("record.json", "metrics.jsonl", "metrics.csv", "checkpoints", "wandb", LOG, "data.json")
 KEPT = ("ok", "oom")
 """A run that ended so is not run again by the same command; a refused one is looked at again, which costs nothing."""
 
@@ -55,7 +56,7 @@ class RunFolder:
 
     @property
     def log(self) -> Path:
-        return self.path / "log.txt"
+        return self.path / LOG
 
     @property
     def checkpoint(self) -> Path:

@@ -65,6 +65,9 @@ def sleeps():
     except KeyboardInterrupt:
         write("interrupted", reasons=["stopped"], steps=3)
         return 130
+def hangs_in_a_step():
+    try: nap()
+    except KeyboardInterrupt: return sleeps()  # the first waits for the end of the step
 def nap(): time.sleep(60)
 def deaf():
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -267,18 +270,21 @@ def test_the_reason_is_of_this_start_alone(run):
     assert "it said nothing" in run("leaves").reasons[0]
 
 
-@pytest.mark.parametrize(("ends", "place"), [("sleeps", "in nap"), ("deaf", "in nap"), ("in_c", "in in_c")])
+HEED = ("sleeps", "hangs_in_a_step")
+
+
+@pytest.mark.parametrize(("ends", "place"), [*((ends, "in nap") for ends in (*HEED, "deaf")), ("in_c", "in in_c")])
 def test_one_that_takes_too_long_is_stopped_and_the_others_go_on(run, monkeypatch, ends, place):
-    monkeypatch.setattr(children_module, "GRACE_SECONDS", 3.0 if ends == "sleeps" else 0.5)
+    monkeypatch.setattr(children_module, "GRACE_SECONDS", 3.0 if ends in HEED else 0.5)
     started = time.monotonic()
     record = run(ends, limit=2.5)
     assert time.monotonic() - started < 20
     assert (record.status, record.error.type) == ("failed", "TimeLimit")
     assert "time_limit of 2.5 s" in record.reasons[0]
-    assert ("did not heed" in record.reasons[0]) == (ends != "sleeps")
+    assert ("did not heed" in record.reasons[0]) == (ends not in HEED)
     assert record.error.frame.startswith("script.py:")
     assert record.error.frame.endswith(place)
-    assert record.get("steps") == (3 if ends == "sleeps" else None)  # what it wrote when it was interrupted
+    assert record.get("steps") == (3 if ends in HEED else None)  # what it wrote when it was interrupted
     assert run("well", limit=60.0).status == "ok"  # tried again, without the error
     assert "error" not in Record.load(run.folder / "record.json")
 

@@ -31,7 +31,8 @@ def test_sigterm_lets_the_cell_write_its_checkpoint_and_says_how_to_go_on(tmp_pa
     cell = tmp_path / "out" / "sdpa-seed0"
     try:
         end = time.monotonic() + 120
-        while not (cell / "metrics.jsonl").exists() and time.monotonic() < end and child.poll() is None:
+        rows = cell / "metrics.jsonl"  # there before the first step
+        while not (rows.exists() and rows.stat().st_size) and time.monotonic() < end and child.poll() is None:
             time.sleep(0.05)
         child.send_signal(signal.SIGTERM)
         said = child.communicate(timeout=60)[1]

@@ -133,7 +133,7 @@ def test_the_traceback_is_in_the_log_and_the_last_frame_in_the_record(tmp_path, 
     assert "Traceback (most recent call last)" in log
     assert "raise error" in log
     assert len((tmp_path / "run/record.json").read_text()) < 20_000
-    from attnzoo.training.closing import last_traceback
+    from attnzoo.training.log import last_traceback
 
     shown = last_traceback(tmp_path / "run/log.txt")
     assert "raise error" in shown
