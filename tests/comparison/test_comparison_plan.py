@@ -105,7 +105,7 @@ def started(monkeypatch):
     """Starts cells in no process: what was asked of them, and each has a record then."""
     found: dict = {}
 
-    def run_cells(cells, jobs, say, limit):
+    def run_cells(cells, jobs, say, limit, devices):
         found.update(cells=[cell.run for cell in cells], jobs=jobs, limit=limit)
         for cell in reversed(cells):
             done(cell)
