@@ -96,10 +96,13 @@ def number(name: Hashable, value: int, device: torch.device) -> Tensor:
         return torch.full((), value, dtype=torch.int32, device=device)
 
 
-def xformers_bias(mask: Mask, n_queries: int, n_keys: int, batch_size: int = 1) -> Any:
+def xformers_bias(
+    mask: Mask, n_queries: int, n_keys: int, batch_size: int = 1, device: torch.device | None = None
+) -> Any:
     """The xformers bias object for this mask; None when every key is visible.
 
-    Documents come as a block-diagonal bias over the batch packed into one row, as `memory_efficient_attention` wants it.
+    Documents come as a block-diagonal bias over the batch packed into one row, as `memory_efficient_attention` wants it,
+    on ``device``, which is theirs when None; left to xformers it would be the current device.
 
     Raises:
         ValueError: a field outside `XFORMERS_FIELDS`, documents that are not contiguous or with Tq ≠ Tk.
@@ -112,7 +115,7 @@ def xformers_bias(mask: Mask, n_queries: int, n_keys: int, batch_size: int = 1) 
         if n_queries != n_keys or not mask.contiguous_documents:
             raise ValueError("documents need Tq = Tk and contiguous ids here")
         lengths = document_bounds(mask.documents.expand(batch_size, -1)).diff().tolist()
-        packed = xb.BlockDiagonalMask.from_seqlens(lengths)
+        packed = xb.BlockDiagonalMask.from_seqlens(lengths, device=device or mask.documents.device)
         if mask.window is not None:
             return packed.make_causal().make_local_attention(mask.window)
         return packed.make_causal() if mask.causal else packed
