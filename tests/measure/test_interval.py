@@ -43,7 +43,7 @@ def test_interval_of_a_mean():
 
 def test_one_value_says_nothing_about_its_mean():
     assert interval_of_mean([7.0]) == (7.0, -math.inf, math.inf)
-    with pytest.raises(RequestError):
+    with pytest.raises(RequestError, match="at least one value"):
         interval_of_mean([])
 
 

@@ -66,6 +66,21 @@ def test_hash_names_what_changes_the_result_and_nothing_else():
     assert config_hash({"a": 1, "b": (1, 2)}) == config_hash({"b": [1, 2], "a": 1})
 
 
+@pytest.mark.parametrize(
+    "path",
+    ["run_dir", "logger", "trainer.progress", "trainer.resume", "trainer.restart", "trainer.init_from", "data.sha256"],
+)
+def test_what_changes_no_result_is_no_part_of_the_hash(path):
+    *parents, last = path.split(".")
+    plain = {"seed": 0, "run_dir": "a", "logger": 1, "trainer": {"lr": 1}, "data": {"name": "x"}}
+    other = json.loads(json.dumps(plain))
+    (other[parents[0]] if parents else other)[last] = "another"
+    assert config_hash(other) == config_hash(plain)
+    assert config_hash(plain | {"trainer": {"lr": 2}}) != config_hash(plain)
+    if parents:  # at the top it is another key
+        assert config_hash(plain | {last: "seen"}) != config_hash(plain)
+
+
 def test_where_a_text_lies_is_no_setting():
     def of(**data):
         return config_hash({"data": {"name": "files", "paths": [], **data}, "seed": 0})

@@ -86,7 +86,13 @@ def test_what_became_slower_larger_or_broke():
         ("exact", "time"),
         ("gqa", "status"),
     ]
-    assert found[0]["by"] == "ratio to sdpa"
+    key = {"level": "operator", "op": "forward", "T": 1024, "B": 1, "H": 4, "G": 4, "D": 64, "dtype": "float32"}
+    assert found == [
+        {"backend": "linear", **key, "what": "time", "by": "ratio to sdpa", "before": 0.5, "after": 0.7},
+        {"backend": "linear", **key, "what": "memory", "by": "bytes", "before": 100, "after": 120},
+        {"backend": "exact", **key, "what": "time", "by": "ms", "before": 1.0, "after": 2.0},
+        {"backend": "gqa", **key, "what": "status", "by": None, "before": "ok", "after": "incorrect"},
+    ]
     noisy = {"rows": [row("exact", ms=1.2, spread=0.5)]}
     assert regressions(noisy, old) == []  # the intervals meet
 
@@ -107,6 +113,40 @@ def test_ratios_to_different_baselines_are_not_compared():
     now = row(ms=2.0, ratio=0.5)
     now["timing"]["ratio"]["to"] = "exact"
     assert regressions({"rows": [now]}, {"rows": [past]})[0]["by"] == "ms"
+
+
+@pytest.mark.parametrize(("low", "lost"), [(1.25, []), (1.26, ["time"])])
+def test_intervals_that_touch_tell_nothing_apart(low, lost):
+    past, now = row(ms=1.0), row(ms=1.5)
+    past["timing"] |= {"low": 0.75, "high": 1.25}
+    now["timing"] |= {"low": low, "high": 1.75}
+    assert [f["what"] for f in regressions({"rows": [now]}, {"rows": [past]})] == lost
+    gone, there = bar(1.5), bar(2.0)  # of a race more is better
+    gone["ratio"] |= {"low": 1.25, "high": 3.25 - low}
+    there["ratio"] |= {"low": 2.0, "high": 2.5}
+    assert [f["what"] for f in regressions({"bars": [gone]}, {"bars": [there]})] == lost
+
+
+def test_a_ratio_that_only_one_has_leaves_the_times():
+    for now, past in ((row(ms=2.0, ratio=9.0), row(ms=1.0)), (row(ms=2.0), row(ms=1.0, ratio=0.1))):
+        [found] = regressions({"rows": [now]}, {"rows": [past]})
+        assert (found["by"], found["before"], found["after"]) == ("ms", 1.0, 2.0)
+
+
+def test_the_whole_of_a_fit():
+    rows = [row(n_tokens=n, ms=n**2, spread=0.0, peak=None) | {"n_kv_heads": 2} for n in (1024, 2048)]
+    [fit] = growth(rows, {("linear", "forward", "time"): 1.5})
+    numbers = {key: round(fit.pop(key), 9) for key in ("exponent", "low", "high")}
+    assert numbers == {"exponent": 2.0, "low": 2.0, "high": 2.0}
+    assert fit == {
+        "backend": "linear", "level": "operator", "op": "forward", "B": 1, "H": 4, "G": 4, "D": 64, "dtype": "float32",
+        "n_kv_heads": 2, "quantity": "time", "declared": 1.5, "lengths": [1024, 2048], "verdict": "grows faster than declared",
+    }  # fmt: skip
+    at = [row(n_tokens=n, ms=n**1.75, spread=0.0) for n in (1024, 2048)]  # its slack is 0.2, and it takes two lengths
+    for claim, verdict in ((1.56, "as declared"), (1.54, "grows faster than declared")):
+        assert growth(at, {("linear", "forward", "time"): claim})[0]["verdict"] == verdict
+    short = [row(n_tokens=n, ms=n**2, spread=0.0) for n in (1024, 2047)]
+    assert growth(short, {("linear", "forward", "time"): 1.0})[0]["verdict"] is None
 
 
 def test_nothing_in_common_is_an_error():

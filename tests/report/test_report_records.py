@@ -29,15 +29,33 @@ def test_an_unreadable_record_keeps_its_row(folder):
     assert "not JSON" in record.reasons[0]
 
 
-@pytest.mark.parametrize("content", [None, "file", "empty"])
-def test_nothing_to_report_is_one_clear_error(tmp_path, content):
+def test_an_unreadable_record_that_nothing_planned_is_named_after_its_folder(folder):
+    (folder / "extra").mkdir()
+    (folder / "extra" / "record.json").write_text("[]")
+    [record] = [r for r in find_records(folder).records if r.run == "extra"]
+    assert (record.attention, record.status, record.planned) == ("extra", "failed", False)
+    assert record.reasons[1:] == ["it holds no JSON object"]
+
+
+def test_a_plan_that_is_none_is_said(folder):
+    (folder / "comparison.json").write_text("[]")
+    with pytest.raises(RequestError, match="not the plan of a comparison"):
+        find_records(folder)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(None, "is not there"), ("file", "is a file, not a run folder"), ("empty", "no run record in")],
+)
+def test_nothing_to_report_is_one_clear_error(tmp_path, content, said):
     path = tmp_path / "here"
     if content == "file":
         path.write_text("x")
     elif content == "empty":
         path.mkdir()
-    with pytest.raises(RequestError, match="here"):
+    with pytest.raises(RequestError, match=said) as error:
         find_records(path)
+    assert str(path) in error.value.message
 
 
 def test_a_record_outside_the_plan_is_added(folder):

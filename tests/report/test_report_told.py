@@ -9,7 +9,7 @@ from rich.console import Console
 
 from attnzoo.report.columns import Column
 from attnzoo.report.groups import groups_of, labels_of
-from attnzoo.report.html import _facts, _findings, _samples, _title, report_html
+from attnzoo.report.html import _environment, _facts, _findings, _samples, _title, report_html
 from attnzoo.report.matrix import matrix
 from attnzoo.report.page import render
 from attnzoo.report.records import LARGEST, Found, find_records, number, timing_set
@@ -254,6 +254,18 @@ def test_facts_span_the_first_start_and_the_last_end():
     assert facts["commit"] == "c" * 12
     dirty = Found("x", [*found.records, at("2026", "2026", git_dirty=True)])
     assert dict(_facts(dirty))["commit"].endswith(" with uncommitted changes")
+
+
+def test_the_environment_has_every_entry_and_all_values_that_differ():
+    skipped = dict.fromkeys(("start", "end", "seconds", "stage_seconds", "command"), "x")
+    one, two = (
+        bare("a", environment={"git_dirty": False, "torch": "1", "none": None, **skipped}),
+        bare("b", environment={"torch": "2"}),
+    )
+    assert _environment([one, two, one]) == [("git dirty", "False"), ("torch", "1 | 2")]
+    assert dict(_facts(Found("x", [bare("a", environment={"start": "2026-01-02T03:04:05"})]))) == {
+        "when": "2026-01-02 03:04", "seeds": "0",
+    }  # fmt: skip
 
 
 def test_findings_name_the_winner_or_say_why_there_is_none(records):
