@@ -127,17 +127,21 @@ def calls_of(run, module) -> list[tuple[tuple[int, ...], int]]:
 
 
 @pytest.mark.parametrize("context", [32, 64])
-def test_a_flat_contestant_decodes_after_its_own_context(races, context):
-    for part, bytes_of in zip(races["flat"], (16, None), strict=True):
+def test_a_flat_contestant_decodes_around_its_own_context(races, monkeypatch, context):
+    asked = []
+    monkeypatch.setattr(decoding, "decode_contestant", lambda *given: asked.append(given) or "contestant")
+    for part, name in zip(races["flat"], ("sliding_window", "linear"), strict=True):
         entry = part.entries[f"context {context}"]()
-        ours = part.entries[f"context {context}"].args[0]
-        entry.contestant.prepare()
-        new = QUICK.new_tokens
-        assert calls_of(entry.contestant.run, ours) == [((1, 1), context + n) for n in range(new)]
-        assert entry.contestant.units == new
-        assert entry.state_bytes == ours.new_cache(1, context + new).nbytes
+        [(ours, *given)] = asked
+        asked.clear()
+        assert given == [1, context, QUICK.new_tokens, "fp32"]
+        attn = ours.layers[0].attention.attention
+        assert (attn.name, getattr(attn.options, "window", None)) == (name, 16 if name == "sliding_window" else None)
+        assert (entry.contestant, entry.state_bytes) == (
+            "contestant",
+            ours.new_cache(1, context + QUICK.new_tokens).nbytes,
+        )
         assert entry.kernel() == ours.kernel
-        assert bytes_of is None or ours.layers[0].attention.attention.options.window == bytes_of
 
 
 def test_grouped_contestants_decode_from_the_same_place_in_every_call(races):
