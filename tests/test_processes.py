@@ -267,6 +267,7 @@ def test_loading_ahead_that_fails_is_told_when_it_is_taken_up(work):
         assert "ImportError: no such thing" in why_not
 
 
+@pytest.mark.usefixtures("heeds_ctrl_c")
 def test_neither_the_server_nor_its_children_gather_files(work, capfd):
     (work / "torch.py").write_text(
         "THREADS = cuda = None\nclass cuda: is_available = lambda: False\n"
