@@ -277,7 +277,8 @@ def test_neither_the_server_nor_its_children_gather_files(work, capfd):
         server = Path(f"/proc/{processes._loader.child.pid}")
         with processes.preloaded("work") as why_not:
             assert why_not == ""
-            idle = len(list((server / "fd").iterdir())) + 1  # and what it waits with
+            wait_for(lambda: any("eventpoll" in held for held in files(server)))  # what it waits for requests with
+            idle = len(files(server))
             assert run(work, "as_loaded")[1] == "1 True 0\n"
             assert run(work, "torch_threads", threads=3)[1] == "3\n"
             os.kill(int(server.name), signal.SIGINT)  # Ctrl-C is for those who asked
@@ -286,11 +287,15 @@ def test_neither_the_server_nor_its_children_gather_files(work, capfd):
                 assert run(work, "as_loaded")[1] == "1 True 0\n"  # nothing of its sibling's
                 process.kill()
                 process.wait(30)
-            wait_for(lambda: len(list((server / "fd").iterdir())) == idle, 5)
+            wait_for(lambda: len(files(server)) == idle)
             before = ticks(server)
             time.sleep(0.2)
             assert ticks(server) - before < 10  # of 100 a second: it waits for requests and does not turn in a circle
     assert capfd.readouterr().out == ""
+
+
+def files(process: Path) -> list[str]:
+    return [os.readlink(file) for file in (process / "fd").iterdir()]
 
 
 def ticks(process: Path) -> int:

@@ -223,6 +223,7 @@ def test_the_loss_is_of_the_masked_model_in_float32(precision):
         assert not any(torch.equal(whole, model(batch.tokens, **part)) for part in parts)
     exact = F.cross_entropy(whole.double().flatten(0, 1), batch.targets.flatten(), reduction="sum")
     assert loss.dtype == torch.float32
+    assert summed_loss(lambda *_, **__: whole.bfloat16(), batch)[0].dtype == torch.float32
     assert float(loss) == pytest.approx(float(exact), rel=1e-5)  # bfloat16 would be off by some 2^-9
 
 
