@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -26,7 +27,7 @@ from attnzoo.comparison.children import Children, Ended, call_alone, end, innerm
 from attnzoo.comparison.plan import plan, write_plan, write_time
 from attnzoo.comparison.rounds import all_rounds, keep_history
 from attnzoo.comparison.run import Progress, summary_line
-from attnzoo.comparison.sweep import Job, plan_sweep
+from attnzoo.comparison.sweep import Job
 from attnzoo.errors import AttnzooError, RequestError
 from attnzoo.measure.record import Record
 from attnzoo.training.config import to_dict
@@ -232,8 +233,8 @@ def test_the_plan_says_what_was_asked_without_secrets(tmp_path, monkeypatch):
         tmp_path / "out", "backends=[sdpa,linear]", "seeds=[0,3]", "baseline=linear", "jobs=2", "time_limit=9"
     )
     assert (planned.baseline, planned.jobs, planned.time_limit) == ("linear", 2, 9.0)
-    cells = [attnzoo.comparison.plan.replace(c, swept={"api_key": "hush", "lr": "1"}) for c in planned.cells]
-    planned = attnzoo.comparison.plan.replace(planned, cells=cells, common={**planned.common, "data.token": "hush"})
+    cells = [replace(c, swept={"api_key": "hush", "lr": "1"}) for c in planned.cells]
+    planned = replace(planned, cells=cells, common={**planned.common, "data.token": "hush"})
     write_plan(planned)
     write_time(tmp_path / "out", {"seconds": 3.0})
     file = tmp_path / "out" / "comparison.json"
@@ -287,22 +288,18 @@ def test_options_of_a_hybrid_and_names_alike(tmp_path):
 # -- timing --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        "trainer.batch_size=1,2",
-        "trainer.device=cpu,auto",
-        "trainer.precision=fp32,bf16",
-        "task.n_tokens=16,32",
-        "measure.rounds=3,4",
-    ],
-)
-def test_cells_take_turns_where_nothing_of_the_timing_differs(change, tmp_path):
-    words = without([change])
-    planned = plan_sweep([*words, change, "seed=0,1", f"run_dir={tmp_path}"])
-    assert [(rounds.name, len(rounds.cells)) for rounds in all_rounds(planned)] == [("timing", 2), ("timing-2", 2)]
-    assert {rounds.baseline for rounds in all_rounds(planned)} == {planned.cells[0].variant}
-    assert all_rounds(plan_sweep([*words, change, "measure.timing=false", f"run_dir={tmp_path}"])) == []
+def test_cells_take_turns_where_nothing_of_the_timing_differs(tmp_path):
+    planned = asked(tmp_path, "backends=[sdpa]", "seeds=[0,1]")
+    changes = [("trainer", {"batch_size": 7}), ("trainer", {"device": "cuda"}), ("trainer", {"precision": "bf16"}),
+               ("trainer", {"compile": True}), ("task", {"n_tokens": 7}), ("measure", {"rounds": 7})]  # fmt: skip
+    for group, change in changes:
+        first, second = planned.cells
+        other = replace(second, cfg=replace(second.cfg, **{group: replace(getattr(second.cfg, group), **change)}))
+        sets = all_rounds(replace(planned, cells=[first, other, first]))
+        assert [(rounds.name, len(rounds.cells)) for rounds in sets] == [("timing", 2), ("timing-2", 1)], change
+        assert {rounds.baseline for rounds in sets} == {"sdpa"}
+    assert [len(rounds.cells) for rounds in all_rounds(planned)] == [2]  # another seed is timed in the same way
+    assert all_rounds(replace(planned, cells=[replace(cell, timed=False) for cell in planned.cells])) == []
 
 
 def test_rounds_ask_for_the_first_cell_of_each_variant_and_for_as_much_time_as_there_are(tmp_path, monkeypatch):
