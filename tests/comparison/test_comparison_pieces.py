@@ -69,32 +69,38 @@ class Child:
 
 
 def test_a_process_is_interrupted_waited_for_and_then_killed(capfd):
-    log = []
-    assert end(Child(log)) == -9
-    assert log == [("", signal.SIGINT), ("", "wait", children_module.GRACE_SECONDS)]
-    assert children_module.GRACE_SECONDS >= 10  # a checkpoint is written within
-    assert capfd.readouterr().err == ""
+    """A second interruption, once a step had time to end, breaks off one that hangs in it."""
+    log, all_of_it, step = [], children_module.GRACE_SECONDS, children_module.STEP_SECONDS
+    assert all_of_it >= 10  # a checkpoint is written within
+    again = [("", signal.SIGINT), ("", "wait", step), ("", signal.SIGINT), ("", "wait", all_of_it - step)]
+    for late, done in ((0, again[:2]), (1, again), (2, [*again, ("", "kill"), ("", "wait", None)])):
+        log.clear()
+        assert end(Child(log, late=late)) == -9
+        assert log == done
+        assert ("did not heed the interruption" in capfd.readouterr().err) == (late == 2)
     log.clear()
-    assert end(Child(log, late=1), asked=True, grace=-3.0) == -9
-    assert log == [("", "wait", 0.0), ("", "kill"), ("", "wait", None)]
-    assert "did not heed the interruption" in capfd.readouterr().err
+    end(Child(log, late=2), asked=True, grace=-3.0)  # no time is left
+    assert log == [("", "wait", 0.0), ("", signal.SIGINT), ("", "wait", 0.0), ("", "kill"), ("", "wait", None)]
 
 
 def test_a_stop_asks_all_before_it_waits_and_grants_them_one_time_in_all(monkeypatch):
     log, children, now = [], Children(), iter([100.0, 100.0, 107.0])
-    children.running = [Child(log, "a"), Child(log, "b")]
+    children.running = [Child(log, "a", late=1), Child(log, "b", late=1)]
     monkeypatch.setattr(children_module.time, "monotonic", lambda: next(now))
     monkeypatch.setattr(children_module, "GRACE_SECONDS", 20.0)
+    monkeypatch.setattr(children_module, "STEP_SECONDS", 6.0)
     children.stop()
     assert children.stopped
-    assert log == [("a", signal.SIGINT), ("b", signal.SIGINT), ("a", "wait", 20.0), ("b", "wait", 13.0)]
+    waits = [("a", "wait", 6.0), ("a", signal.SIGINT), ("a", "wait", 14.0)]
+    waits += [("b", "wait", 6.0), ("b", signal.SIGINT), ("b", "wait", 7.0)]
+    assert log == [("a", signal.SIGINT), ("b", signal.SIGINT), *waits]
 
 
 def test_a_call_is_one_of_those_running_while_it_does(tmp_path, monkeypatch):
     log, children, seen = [], Children(), []
 
-    def start(module, arguments, *, out, err, threads, given):
-        seen.append((module, arguments, out is err, threads, given))
+    def start(module, arguments, *, out, err, threads, given, environment):
+        seen.append((module, arguments, out is err, threads, given, environment))
         out.write(b"warned\n")
         return Child(log, late=late)
 
@@ -104,8 +110,8 @@ def test_a_call_is_one_of_those_running_while_it_does(tmp_path, monkeypatch):
     monkeypatch.setattr(processes, "start", start)
     children.running = Watched()
     late, file = 0, tmp_path / "log"
-    ended = children.call("m", ["a"], file, given="g", threads=3)
-    assert seen == [("m", ["a"], True, 3, "g")]
+    ended = children.call("m", ["a"], file, given="g", threads=3, environment={"x": "y"})
+    assert seen == [("m", ["a"], True, 3, "g", {"x": "y"})]
     assert (ended.status, ended.said, ended.limit) == (-9, "warned\n", None)
     assert log == ["running", ("", "wait", None)]
     assert children.running == set()
@@ -148,7 +154,7 @@ def test_how_a_process_ended_in_words():
     assert Ended(3, 1.0, log).error()["type"] == "exit status 3"
     assert Ended(-signal.SIGTERM, 1.0, log).why == "ended by SIGTERM (see x/log.txt)"
     assert Ended(-signal.SIGKILL, 1.0, log).error()["type"] == "SIGKILL"
-    assert Ended(0, 1.0, log, limit=9.0).why == "stopped after its time_limit of 9 s (where it was: x/log.txt)"
+    assert Ended(0, 1.0, log, limit=9.0).why == "stopped after its time_limit of 9 s (x/log.txt says where it was)"
     assert "and was killed" in Ended(-signal.SIGKILL, 1.0, log, limit=9.0).why
     assert Ended(0, 1.0, log, limit=9.0).error()["type"] == "TimeLimit"
     alone = 'Stack (most recent call first):\n  File "/x/b.py", line 2 in inner\n  File "/x/c.py", line 3 in outer\n'
@@ -469,7 +475,7 @@ def test_the_summary_for_wandb_is_of_the_same_project(tmp_path, monkeypatch, cap
 def test_a_start_accounts_for_its_time_and_writes_the_report_whatever_was_done(tmp_path, monkeypatch, capsys):
     ran = []
 
-    def run_cells(cells, jobs, say, limit):
+    def run_cells(cells, jobs, say, limit, devices):
         for cell in cells:
             Record(
                 status="ok", config_hash=cell.hash, attention="sdpa", seed=cell.cfg.seed, environment={"seconds": 1.0}

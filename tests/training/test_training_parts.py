@@ -23,6 +23,7 @@ from attnzoo.training.evaluate import evaluate, summed_loss
 from attnzoo.training.module import TrainingModule
 from attnzoo.training.optim import build_optimizer
 from attnzoo.training.stopping import Stopping
+from attnzoo.training.stopwatch import Stopwatch
 from attnzoo.training.stream import StepStream, to_device
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -133,7 +134,8 @@ def test_a_checkpoint_is_of_whole_finite_steps_and_written_once(tmp_path):
         return at(step, save_checkpoint=lambda path: events.append((step, path.name, stop.shielded)), **more)
 
     def module(whole=True):
-        return SimpleNamespace(cfg=cfg, assert_finite=lambda: events.append("looked"), whole=lambda step: whole)
+        looked = {"assert_finite": lambda: events.append("looked"), "whole": lambda step: whole}
+        return SimpleNamespace(cfg=cfg, stopwatch=Stopwatch(), **looked)
 
     def ended(callback, step, whole=True):
         before = len(events)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import signal
@@ -15,12 +16,17 @@ from safetensors import safe_open
 
 from attnzoo.errors import Refused, RequestError, Stopped
 from attnzoo.measure.record import Record, config_hash
-from attnzoo.training import closing, train
+from attnzoo.model import build_model
+from attnzoo.tasks import build_task
 from attnzoo.training import notes as notes_module
 from attnzoo.training import run as run_module
-from attnzoo.training.closing import close, failed, how_it_stopped, last_traceback, stopped_by
+from attnzoo.training import train
+from attnzoo.training.callbacks import EndBetweenSteps
+from attnzoo.training.closing import close, failed, how_it_stopped, stopped_by
 from attnzoo.training.config import to_dict, to_yaml
+from attnzoo.training.fit import QUIET_LOGGERS, fit
 from attnzoo.training.folder import RunFolder, few
+from attnzoo.training.log import HEADER, last_traceback
 from attnzoo.training.loggers import JsonLines, WandbLogger, read_lines
 from attnzoo.training.notes import Notes, notes, precision_of, say_how_it_starts
 from attnzoo.training.stopping import Stopping
@@ -268,7 +274,7 @@ def test_each_traceback_is_kept_and_the_last_is_shown(tmp_path):
             raise error
         assert failed(run, raised.value).status == "failed"
     log = run.folder.log.read_text()
-    assert log.count(closing.HEADER) == 2
+    assert log.count(HEADER) == 2
     assert log.index("ValueError: first") < log.index("KeyError: 'second'")
     assert last_traceback(run.folder.log).startswith("Traceback")
     assert "first" not in last_traceback(run.folder.log)
@@ -311,6 +317,48 @@ def test_what_may_end_when():
         pass
     with pytest.raises(Stopped):
         stop.handle(signal.SIGINT, None)
+
+
+def test_a_signal_that_lightning_took_is_taken_back_and_a_foreign_one_is_not():
+    stop, signums = Stopping(), (signal.SIGINT, signal.SIGTERM)
+    before = [signal.getsignal(signum) for signum in signums]
+
+    class Lightnings:
+        """As Lightning has one: it calls the handlers that were there."""
+
+        def __init__(self, *handlers):
+            self.signal_handlers = handlers
+
+        def __call__(self, *_):
+            pass
+
+    theirs = Lightnings(print)
+    try:
+        signal.signal(signal.SIGINT, Lightnings(stop.handle))
+        signal.signal(signal.SIGTERM, theirs)
+        EndBetweenSteps(stop).on_fit_start(None, None)
+        assert [signal.getsignal(signum) for signum in signums] == [stop.handle, theirs]
+    finally:
+        for signum, handler in zip(signums, before, strict=True):
+            signal.signal(signum, handler)
+    trainer = SimpleNamespace(should_stop=None)
+    EndBetweenSteps(stop).on_train_batch_end(trainer)
+    assert trainer.should_stop is False
+
+
+def test_without_a_checkpoint_nothing_is_written_and_loggers_stay_as_they_were(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    levels = {name: logging.getLogger(name).level for name in QUIET_LOGGERS}
+    logging.getLogger(QUIET_LOGGERS[0]).setLevel(logging.ERROR)
+    try:
+        cfg = tiny(max_steps=1)
+        task = build_task(cfg.task, cfg.data, 0)
+        fit(build_model(cfg, task.vocab_size), task, cfg.trainer, seed=0)
+        assert logging.getLogger(QUIET_LOGGERS[0]).level == logging.ERROR
+        assert list(tmp_path.rglob("*")) == []
+    finally:
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
 
 
 def test_a_step_is_one_line_in_each_log(tmp_path):
