@@ -185,6 +185,7 @@ def test_a_step_rests_with_parameters_moments_and_its_batch():
     assert all(p.grad is None for p in lm.parameters())
     assert [group["lr"] for group in step.optimizer.param_groups] == [0.0]
     assert type(adamw(lm)) is torch.optim.AdamW
+    assert adamw(lm).defaults["fused"] is True  # as people train
 
 
 def test_tokens_are_the_same_each_time_and_of_the_whole_vocabulary():

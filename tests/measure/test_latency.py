@@ -288,3 +288,22 @@ def test_one_that_is_too_slow_is_not_called_where_it_takes_longer(monkeypatch):
     assert "one call takes 12 s" in found[12.0].reasons[0]
     assert 1000.0 not in clock.calls
     assert "fewer tokens" in found[1000.0].reasons[0]
+
+
+def test_the_form_of_the_record():
+    timing = latency.Timing(samples=[1.0, 2.0, 3.0], first_ms=9.0, to="a", ratios=[0.5, 1.0, 1.5])
+    shown = {"median": 2.0, "low": 1.0, "high": 3.0, "rounds": 3, "first": 9.0}
+    assert timing.to_dict() == shown | {"ratio": {"to": "a", "median": 1.0, "low": 0.5, "high": 1.5}}
+    timing.ratios = []
+    assert timing.to_dict() == shown | {"ratio": None}
+    timing.status, timing.reasons = "failed", ["so"]
+    nothing = dict.fromkeys(("median", "low", "high"))
+    assert timing.to_dict() == shown | nothing | {"ratio": None, "status": "failed", "reasons": ["so"]}
+
+
+def test_a_device_is_waited_for_where_it_is_one(monkeypatch):
+    waited = []
+    monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
+    for device in ("cpu", "cuda:1"):
+        latency.synchronize(device)
+    assert waited == ["cuda:1"]

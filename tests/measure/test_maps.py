@@ -109,3 +109,30 @@ def test_rules_without_a_softmax_too(name):
     heads = model_maps(model(name), torch.arange(12)[None])[1]["heads"]
     assert len(heads) == 4
     assert (heads[0]["logit_max"] is None) == (name in ("linear", "gated_deltanet"))
+
+
+def test_a_picture_says_what_it_is_of():
+    shown = backend_map("sliding_window", n_tokens=12, head=2, n_heads=3, head_dim=8, seed=4, options={"window": 3})
+    told = ("backend", "n_tokens", "head", "n_heads")
+    assert [shown[key] for key in told] == ["sliding_window", 12, 2, 3]
+    assert set(shown) == {*told, "options", "cut", "symbols", "weights"}
+    assert len(shown["symbols"]) == 12
+    assert set(shown["symbols"]) <= set(range(6))
+    other = [backend_map("gla", n_tokens=12, head=h, seed=s) for h, s in ((0, 0), (1, 0), (0, 1))]
+    assert other[0]["weights"] != other[1]["weights"]
+    assert other[0]["symbols"] == other[1]["symbols"] != other[2]["symbols"]
+    for head in (-1, 4):
+        with pytest.raises(RequestError, match="heads 0 to 3"):
+            backend_map("exact", head=head)
+
+
+def test_one_symbol_meets_itself_with_the_same_logit():
+    """A query meets a key of its own symbol with MATCH, whatever the head dimension."""
+    for head_dim in (8, 64):
+        shown = backend_map("exact", n_tokens=40, head_dim=head_dim)
+        weights, symbols = torch.tensor(shown["weights"], dtype=torch.float64), torch.tensor(shown["symbols"])
+        row = weights[-1] / weights[-1, -1]
+        assert torch.allclose(row[symbols == symbols[-1]], torch.ones(1, dtype=torch.float64))
+        assert row[symbols != symbols[-1]].max() < 1
+        logits = row.log()  # of other symbols: between -2 MATCH and 0, since codes have one length
+        assert -8 <= logits.min() < 0

@@ -9,8 +9,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import torch
 
+from attnzoo import build
 from attnzoo.measure import memory
+from attnzoo.model.config import ModelConfig
+from attnzoo.training.config import AttentionConfig, RunConfig
 
 
 class Child:
@@ -134,8 +138,8 @@ def test_the_rise_is_counted_from_before_the_step(monkeypatch):
     class Step:
         optimizer = None
 
-        def __init__(self, model, batch_size, n_tokens, **_):
-            steps.append((batch_size, n_tokens))
+        def __init__(self, model, batch_size, n_tokens, *, precision, make_optimizer=None):
+            steps.append((batch_size, n_tokens, precision))
 
         def __call__(self):
             pass
@@ -148,12 +152,12 @@ def test_the_rise_is_counted_from_before_the_step(monkeypatch):
     description = {
         "attention": {"name": "sdpa", "options": {}}, "positions": {"name": "rope"},
         "model": {"n_layers": 1, "d_model": 16, "n_heads": 2}, "seed": 0, "vocab_size": 16, "batch_size": 3,
-        "n_tokens": 20, "device": "cpu", "precision": "fp32", "threads": 1,
+        "n_tokens": 20, "device": "cpu", "precision": "bf16", "threads": 1,
     }  # fmt: skip
     found = memory._measure(description)
     assert (found["bytes"], found["resting_bytes"], found["process_bytes"]) == (350, 300, 700)
     assert found["process_method"] == "by hand"
-    assert steps == [(1, 8), (3, 20)]  # a small one first, then that which is weighed
+    assert steps == [(1, 8, "bf16"), (3, 20, "bf16")]  # a small one first, then that which is weighed
 
 
 def test_main_prints_one_line_of_json(monkeypatch):
@@ -162,6 +166,68 @@ def test_main_prints_one_line_of_json(monkeypatch):
     monkeypatch.setattr(memory, "_measure", lambda description: {"n": description["n"]})
     written = io.StringIO()
     monkeypatch.setattr(memory.sys, "stdout", written)
-    monkeypatch.setattr(memory.sys, "stdin", io.StringIO('{"n": 3}'))
+    monkeypatch.setattr(memory.sys, "stdin", io.StringIO('{"n": 3, "code": {"attention/Mine": {}}}'))
+    loaded = []
+    monkeypatch.setattr(memory, "load_code", lambda code, allowed: loaded.append((code, allowed)))
     memory.main()
     assert json.loads(written.getvalue()) == {"n": 3}
+    assert loaded == [({"attention/Mine": {}}, True)]
+
+
+def test_a_process_is_told_everything(monkeypatch):
+    sent = []
+    monkeypatch.setattr(memory, "in_own_process", lambda *given: sent.append(given) or {"status": "ok"})
+    cfg = RunConfig(attention=AttentionConfig("sliding_window", {"window": 4}), model=ModelConfig(n_layers=3), seed=7)
+    shape = {"vocab_size": 19, "batch_size": 3, "n_tokens": 20, "device": "cuda", "precision": "bf16"}
+    assert memory.train_step_memory(cfg, **shape, timeout=5.0) == {"status": "ok"}
+    memory.train_step_memory(cfg, vocab_size=19, batch_size=3, n_tokens=20)
+    (module, description, timeout), (_, plain, longest) = sent
+    assert (module, timeout, longest) == ("attnzoo.measure.memory", 5.0, 600.0)
+    assert {key: description[key] for key in shape} == shape
+    assert (plain["device"], plain["precision"]) == ("cpu", "fp32")
+    assert (description["seed"], description["threads"]) == (7, torch.get_num_threads())
+    assert description["attention"] == {"name": "sliding_window", "options": {"window": 4}}
+    assert description["model"]["n_layers"] == 3
+    assert description["positions"]["name"] == cfg.positions.name
+
+
+def test_the_peak_of_a_cuda_device_is_beyond_what_was_there(monkeypatch):
+    done, allocated = [], iter([100, 0])
+    for name, value in {
+        "reset_peak_memory_stats": lambda device: done.append("reset"),
+        "memory_allocated": lambda device: next(allocated),
+        "max_memory_allocated": lambda device: 170,
+    }.items():
+        monkeypatch.setattr(memory.torch.cuda, name, value)
+    monkeypatch.setattr(memory, "synchronize", lambda device: done.append(device))
+    assert memory.peak_memory(lambda: done.append("work"), "cuda:1") == (70, memory.CUDA_METHOD)
+    assert done == ["cuda:1", "reset", "work", "cuda:1"]
+
+
+def test_masks_that_are_kept_count():
+    memory.static_scores.cache_clear()
+    build("sliding_window", n_heads=1, head_dim=8, window=4)(*(torch.randn(1, 1, 40, 8) for _ in range(3)))
+    held = []
+    memory.peak_memory(lambda: held.append(memory.static_scores.cache_info().currsize))
+    assert held == [0]
+
+
+def test_the_peak_is_set_back_where_the_system_can(monkeypatch):
+    written = []
+
+    class Place:
+        def __init__(self, path):
+            self.path = path
+
+        def write_text(self, text):
+            if not can:
+                raise PermissionError
+            written.append((self.path, text))
+
+    monkeypatch.setattr(memory, "Path", Place)
+    monkeypatch.setattr(memory, "process_peak", lambda: 50 + len(written))
+    can = False
+    assert memory.reset_process_peak() == (50, "rise of the process's peak resident memory (ru_maxrss)")
+    can = True
+    assert memory.reset_process_peak() == (51, "rise of the process's peak resident memory (VmHWM)")
+    assert written == [("/proc/self/clear_refs", "5")]

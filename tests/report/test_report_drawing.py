@@ -185,3 +185,101 @@ def test_marks_of_a_matrix():
     cases = [test("scale", False), test("scale", True), test("scale", True, skipped=True)]
     both = [Row("a", [{"status": "ok", "correct": {"tests": cases}}], "ok"), Row("b", [{"status": "ok"}], "ok")]
     assert [[mark.text for mark in marks] for _, marks in matrix(both, "correct").lines] == [["fail 1 of 2"], ["–"]]
+
+
+# ---- what a plot hands to its chart
+
+
+def row(name, style_of_loss, step, recall, peak, **more):
+    timing = {"median": step, "low": step - 1, "high": step + 2, "ratio": None}
+    return {
+        "status": "ok", "attention": name, "seed": 0, "options": {},
+        "quality": {
+            "val_bits_per_byte": style_of_loss, "curve": [[100, 3.0], [200, 2.5]], "task_accuracy": {"recall": recall},
+            "task_chance": {"recall": 0.25}, "task_curve": {"recall": [[100, recall / 2], [200, recall]]},
+        },
+        "cost": {
+            "train_step_ms": timing, "train_peak_memory_bytes": peak * 2**20, "timing_id": "one",
+            "length_sweep": [{"n_tokens": n, "train_step_ms": n / 8, "peak_memory_bytes": n * 2**20} for n in (512, 256)],
+        },
+        "leak": {"passed": True}, "correct": {"passed": True},
+    } | more  # fmt: skip
+
+
+@pytest.fixture
+def charts(monkeypatch):
+    """The charts of these rows by title, drawn as nothing."""
+    from attnzoo.report import plots as module
+
+    def of(*rows):
+        made = {}
+
+        class Kept(Chart):
+            def svg(self):
+                made[self.name] = self
+                return ""
+
+        monkeypatch.setattr(module, "Chart", Kept)
+        found = plots(summarise(rows))
+        return made, {plot.title: plot.caption for plot in found}
+
+    return of
+
+
+def test_every_plot_has_the_numbers_of_its_rows_on_their_axes(charts):
+    leaks = row("c", 1.0, 50.0, 0.9, 1, leak={"passed": False, "tests": []}, correct=None)
+    made, captions = charts(row("a", 2.0, 10.0, 0.5, 4), row("b", 3.0, 20.0, 0.75, 2), leaks)
+    assert list(captions) == [
+        "Validation loss over tokens", "Accuracy on recall over tokens", "Recall accuracy against bits/byte",
+        "Bits/byte against train step", "Bits/byte against peak memory", "Train step over length", "Peak memory over length",
+    ]  # fmt: skip
+    loss, accuracy, recall, step, memory, long, large = made.values()
+    axes = [(c.x.title, c.x.log, c.x.better, c.y.title, c.y.log, c.y.better) for c in made.values()]
+    assert axes == [
+        ("tokens seen", False, None, "validation loss, nats", False, "low"),
+        ("tokens seen", False, None, "recall accuracy", False, "high"),
+        ("bits/byte", False, "low", "recall accuracy", False, "high"),
+        ("train step, ms", True, "low", "bits/byte", False, "low"),
+        ("peak memory, MiB", True, "low", "bits/byte", False, "low"),
+        ("sequence length, tokens", True, None, "train step, ms", True, "low"),
+        ("sequence length, tokens", True, None, "peak memory, MiB", True, "low"),
+    ]
+    assert [c.y.limits for c in (loss, accuracy, recall)] == [None, (-0.08, 1.04), (-0.08, 1.04)]
+    assert [(s.label, s.style, s.points, s.hollow) for s in loss.series] == [
+        (name, style, [(100.0, 3.0), (200.0, 2.5)], style == 2) for style, name in enumerate(("a", "b", "c (LEAKS)"))
+    ]
+    assert loss.series[0].notes == ["a, seed 0: 3.000 nats after 100 tokens", "a, seed 0: 2.500 nats after 200 tokens"]
+    assert [s.points for s in accuracy.series] == [[(100.0, r / 2), (200.0, r)] for r in (0.5, 0.75, 0.9)]
+    assert list(accuracy.levels) == [(0.25, "chance")]
+    assert [(s.label, s.points, s.line, s.hollow) for s in recall.series] == [
+        ("a", [(2.0, 0.5)], False, False), ("b", [(3.0, 0.75)], False, False), ("c (LEAKS)", [(1.0, 0.9)], False, True),
+    ]  # fmt: skip
+    assert recall.front == [(2.0, 0.5), (3.0, 0.75)]  # what leaks is better on both, and counts for nothing
+    assert captions["Recall accuracy against bits/byte"].startswith("Dotted:")
+    assert step.front == [(10.0, 2.0)]
+    assert not captions["Bits/byte against train step"].startswith("Dotted:")
+    assert memory.front == [(2.0, 3.0), (4.0, 2.0)]
+    assert [(s.points, s.x_interval, s.y_interval) for s in step.series] == [
+        ([(10.0, 2.0)], [(9.0, 12.0)], [None]), ([(20.0, 3.0)], [(19.0, 22.0)], [None]),
+    ]  # fmt: skip
+    assert step.series[0].notes == ["a: train step 10.0 [9.0, 12.0] ms, bits/byte 2.000"]
+    assert [s.points for s in memory.series] == [[(4.0, 2.0)], [(2.0, 3.0)], [(1.0, 1.0)]]
+    assert [(s.label, s.points, s.hollow) for s in long.series] == [
+        (name, [(512, 64.0), (256, 32.0)], False) for name in "ab"
+    ]
+    assert [(s.label, s.points, s.hollow) for s in large.series] == [
+        (name, [(512, 512.0), (256, 256.0)], name != "a" and name != "b") for name in ("a", "b", "c (LEAKS)")
+    ]
+    assert [list(c.x.ticks) for c in (long, large)] == [[256, 512]] * 2
+    assert {c.x.text(2048.0) for c in (long, large)} == {"2k"}
+    assert captions["Train step over length"].endswith("Not shown: c (speed withheld).")
+    assert "Not shown" not in captions["Peak memory over length"]
+
+
+def test_what_is_not_positive_is_left_out_of_a_log_axis_alone(charts):
+    low = row("a", 2.0, 10.0, 0.0, 4)
+    low["cost"]["train_step_ms"]["low"] = 0.0
+    made, captions = charts(low, row("b", 3.0, 20.0, 0.75, 2))
+    assert [s.label for s in made["recall against bits/byte"].series] == ["a", "b"]
+    assert [s.label for s in made["bits/byte against train step"].series] == ["b"]
+    assert captions["Bits/byte against train step"].endswith("Not shown: a (not measured).")

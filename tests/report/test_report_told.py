@@ -51,6 +51,9 @@ def labels(*records, grouped=True):
         ("environment", {"cpu": "x"}, {"cpu": "y"}, ["a", "a #2"]),
         ("environment", {"threads": 1}, {"threads": 2}, ["a", "a #2"]),
         ("environment", {"precision": "fp32"}, {"precision": "bf16"}, ["a", "a #2"]),
+        ("environment", {"tf32": True}, {"tf32": False}, ["a", "a #2"]),
+        ("environment", {"compiled": True}, {"compiled": False}, ["a", "a #2"]),
+        ("environment", {"gpu": {"name": "x"}}, {"gpu": {"name": "y"}}, ["a", "a #2"]),
         ("cost", {"shape": {"n_tokens": 1}}, {"shape": {"n_tokens": 2}}, ["a", "a #2"]),
     ],
 )
