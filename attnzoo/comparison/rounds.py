@@ -17,7 +17,10 @@ from attnzoo.measure.failures import NOT_TIMED, failed_timings, failure_lines
 from attnzoo.measure.record import Record
 from attnzoo.training.config import to_dict
 
-TIMED = ("train_step_ms", "train_tokens_per_s", "prefill_ms", "decode_ms_per_token", "length_sweep")
+TIMED = (
+    "train_step_ms", "train_tokens_per_s", "train_matmul_share", "matmul_flops_per_s", "prefill_ms", "decode_ms_per_token",
+    "length_sweep",
+)  # fmt: skip
 LEAST_SECONDS, LONGEST_SECONDS = 60.0, 3600.0
 
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
-from attnzoo.measure.arithmetic import autocast
+from attnzoo.measure.arithmetic import DTYPES, autocast
 from attnzoo.measure.config import MeasureConfig
 from attnzoo.measure.latency import Contestant, Timing, take_turns
+from attnzoo.measure.roofline import matmul_rate
 from attnzoo.measure.step import MakeOptimizer, TrainStep, random_tokens
 from attnzoo.model.compiled import decoding_step
 from attnzoo.model.lm import CausalLM, ModelCache
@@ -68,9 +69,10 @@ def time_models(
         compiled: the training step, of every model.
 
     Returns:
-        name -> {train_step_ms, train_tokens_per_s, prefill_ms, decode_ms_per_token}, each timing in the form of the
-        record. Prefill and decoding are of one sequence with ``decode_context`` tokens, decoding with about so many:
-        every token at a length of its own.
+        name -> {train_step_ms, train_tokens_per_s, train_matmul_share, matmul_flops_per_s, prefill_ms, decode_ms_per_token},
+        each timing in the form of the record. The share is `train_step_flops` a second over the
+        rate of a matrix product. Prefill and decoding are of one sequence with ``decode_context`` tokens, decoding with about
+        so many: every token at a length of its own.
     """
     batch_size, n_tokens = task_shape
     context, new = measure.decode_context, measure.decode_tokens
@@ -80,6 +82,8 @@ def time_models(
         "decode_ms_per_token": lambda m: decode_contestant(m, 1, context, new, precision, calls=measure.rounds + 2),
     }
     found: dict[str, dict[str, Any]] = {name: {} for name in models}
+    device = device_of(models)
+    rate = matmul_rate(device, DTYPES[precision], seconds=min(1.0, measure.seconds / 10))
     for stage, contestant in stages.items():
         timings = take_turns(
             {name: contestant(model) for name, model in models.items()},
@@ -87,12 +91,18 @@ def time_models(
             rounds=measure.rounds,
             seconds=measure.seconds / len(stages),
             seed=seed,
-            device=device_of(models),
+            device=device,
         )
         for name, timing in timings.items():
             found[name][stage] = timing.to_dict()
             if stage == "train_step_ms":
-                found[name]["train_tokens_per_s"] = tokens_per_second(timing, batch_size * n_tokens)
+                a_second = tokens_per_second(timing, batch_size * n_tokens)
+                flops = train_step_flops(models[name], batch_size, n_tokens) / (batch_size * n_tokens)
+                found[name] |= {
+                    "train_tokens_per_s": a_second,
+                    "train_matmul_share": None if a_second is None else flops * a_second / rate,
+                    "matmul_flops_per_s": rate,
+                }
     return found
 
 

@@ -22,24 +22,36 @@ RATES = ("matmul_flops_per_s", "copy_bytes_per_s")
 
 
 def machine_rates(device: str, dtype: torch.dtype, seconds: float = 2.0) -> dict[str, float]:
-    """{matmul_flops_per_s, copy_bytes_per_s}: a square matrix product, and a copy (read and write) beyond the caches.
-
-    In 16 bits the product in float32 counts where it is the faster one, as on CPUs that emulate the shorter type: a kernel
-    may convert.
-    """
-    cuda = torch.device(device).type == "cuda"
-    size = 8192 if cuda else 1024
-    types = {dtype, torch.float32} if dtype.itemsize < 4 else {dtype}
-    pairs = {kind: [torch.randn(size, size, device=device).to(kind) for _ in range(2)] for kind in types}
-    source = torch.zeros(COPIED[cuda], dtype=torch.uint8, device=device)
+    """{matmul_flops_per_s, copy_bytes_per_s}: `matmul_rate`, and a copy (read and write) beyond the caches."""
+    source = torch.zeros(COPIED[torch.device(device).type == "cuda"], dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
-    works: dict[object, Callable[[], object]] = {kind: partial(torch.matmul, *pair) for kind, pair in pairs.items()}
-    timings = take_turns(works | {"copy": lambda: target.copy_(source)}, rounds=9, seconds=seconds, device=device)
-    ms = {name: timing.interval.median for name, timing in timings.items() if timing.interval is not None}
+    works, flops = _products(device, dtype)
+    ms = _medians(works | {"copy": lambda: target.copy_(source)}, device, seconds)
     return {
-        "matmul_flops_per_s": 2 * size**3 / min(ms[kind] for kind in types) * 1000,
+        "matmul_flops_per_s": flops / min(ms[kind] for kind in works) * 1000,
         "copy_bytes_per_s": 2 * source.nbytes / ms["copy"] * 1000,
     }
+
+
+def matmul_rate(device: str, dtype: torch.dtype, seconds: float) -> float:
+    """Operations a second of a large square matrix product. In 16 bits the product in float32 counts where it is the faster
+    one, as on CPUs that emulate the shorter type: a kernel may convert."""
+    works, flops = _products(device, dtype)
+    return flops / min(_medians(works, device, seconds).values()) * 1000
+
+
+def _products(device: str, dtype: torch.dtype) -> tuple[dict[object, Callable[[], object]], float]:
+    """One matrix product a type, and the operations of each."""
+    size = 8192 if torch.device(device).type == "cuda" else 1024
+    types = {dtype, torch.float32} if dtype.itemsize < 4 else {dtype}
+    pairs = {kind: [torch.randn(size, size, device=device).to(kind) for _ in range(2)] for kind in types}
+    return {kind: partial(torch.matmul, *pair) for kind, pair in pairs.items()}, 2 * size**3
+
+
+def _medians(works: dict[object, Callable[[], object]], device: str, seconds: float) -> dict[object, float]:
+    """Milliseconds of each, all in turns."""
+    timings = take_turns(works, rounds=9, seconds=seconds, device=device)
+    return {name: timing.interval.median for name, timing in timings.items() if timing.interval is not None}
 
 
 def operator_work(attn: Attention, op: str, batch_size: int, n_tokens: int, dtype: torch.dtype) -> tuple[float, int]:

@@ -71,6 +71,10 @@ _AFTER = (
            "Peak of one training step in a process of its own.", scale=MIB, shown="everywhere"),
     Column("train_tokens_per_s", "throughput", "tokens/s", "cost.train_tokens_per_s", "speed",
            "Tokens of a step over its median time.", None, decimals=0, shown="csv"),
+    Column("train_matmul_share", "matmul share", "%", "cost.train_matmul_share", "speed",
+           "Operations of a training step by formula, over its median time, as a share of the rate of a large matrix product "
+           "measured in the same process: model FLOPs utilisation, of the rate this device reaches.", None, scale=0.01,
+           decimals=1, shown="everywhere"),
     Column("prefill_ms", "prefill", "ms", "cost.prefill_ms", "speed",
            "One forward pass over the prompt, filling the cache.", shown="everywhere", timing=True),
     Column("decode_ms_per_token", "decode", "ms/token", "cost.decode_ms_per_token", "speed",

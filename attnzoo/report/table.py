@@ -21,6 +21,7 @@ _STYLES = {"ok": "green", "refused": "yellow", "pass": "green", "fail": "bold re
 # what a narrow terminal goes without, the first first
 _DROPPED = (
     "train_flops",
+    "train_matmul_share",
     "cache_bytes",
     "prefill_ms",
     "parameters",

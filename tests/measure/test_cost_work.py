@@ -107,8 +107,14 @@ def test_each_model_does_its_own_training_steps_prefills_and_decoding(timed, nam
 
 def test_the_figures_are_those_of_the_stage(timed):
     _, _, found, _ = timed
-    for figures in found.values():
-        assert set(figures) == {"train_step_ms", "prefill_ms", "decode_ms_per_token", "train_tokens_per_s"}
+    for name, figures in found.items():
+        assert set(figures) == {
+            "train_step_ms", "prefill_ms", "decode_ms_per_token", "train_tokens_per_s", "train_matmul_share",
+            "matmul_flops_per_s",
+        }  # fmt: skip
+        lm = model() if name == "first" else model("linear", chunk=4)
+        achieved = 3 * BATCH * lm.flops(TOKENS) / figures["train_step_ms"]["median"] * 1000
+        assert figures["train_matmul_share"] == pytest.approx(achieved / figures["matmul_flops_per_s"])
         expected = BATCH * TOKENS / figures["train_step_ms"]["median"] * 1000
         assert figures["train_tokens_per_s"] == pytest.approx(expected)
 

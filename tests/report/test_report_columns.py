@@ -86,6 +86,7 @@ def test_a_line_of_the_csv(tmp_path):
         "val_loss_nats": "1.7", "val_perplexity": "5.474", "recall_accuracy": "0.873", "train_step_ms": "50.0",
         "train_step_ms_low": "48.0", "train_step_ms_high": "53.0", "train_step_ratio": "1.91", "train_step_ratio_low": "1.81",
         "train_step_ratio_high": "2.01", "train_peak_memory_bytes": str(89 * 2**20), "train_tokens_per_s": "20480.0",
+        "train_matmul_share": "",
         "prefill_ms": "6.0", "prefill_ms_low": "5.5", "prefill_ms_high": "6.75", "decode_ms_per_token": "0.75",
         "decode_ms_per_token_low": "0.5", "decode_ms_per_token_high": "1.25", "cache_bytes": "7168", "parameters": "1234000",
         "train_flops": "4560000000.0", "leak_passed": "True", "correct_passed": "True", "device": "cpu", "cpu": "Some CPU",
