@@ -21,17 +21,17 @@ from torch.nn import functional as F
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # also in the workers, which begin with this file
 
-from gpu_jobs import Job, Part, run_jobs
-from gpu_page import page
+from gpu_jobs import Job, Part, identity, run_jobs
+from gpu_page import page, read_part
 
 from attnzoo import Mask, build, list_backends, registry
 from attnzoo.checks import check
-from attnzoo.files import read_json
 from attnzoo.kernels.library import LIBRARIES
 from attnzoo.kernels.optional import LIBRARIES as PACKAGES
 from attnzoo.kernels.optional import missing
 from attnzoo.measure.bench import bench
 from attnzoo.measure.bench_row import machine
+from attnzoo.measure.environment import device_name, git
 from attnzoo.measure.interval import Interval
 from attnzoo.measure.latency import Contestant
 from attnzoo.measure.peers.race import Bar, Entry, Race, forbidden, run, verdict
@@ -59,6 +59,11 @@ def library_kernels() -> list[tuple[str, str]]:
     if SMALL:
         return [("sliding_window", "flex"), ("gla", "fla"), ("sliding_window", "flash_attn")]
     return [(name, kernel) for kernel in LIBRARIES for name in list_backends() if kernel in registry.get(name).kernels]
+
+
+def here() -> dict[str, Any]:
+    """What tells records of this device and code from others, by the names of `attnzoo.measure.bench_row.machine`."""
+    return {"device_name": device_name(DEVICE), "torch": torch.__version__, **git()}
 
 
 def label(name: str, kernel: str | None = None) -> str:
@@ -107,8 +112,8 @@ class Verdicts:
     """What the check part found, for `bench`. Without a finished check a backend is timed, and its rows say *unverified*."""
 
     def __init__(self, out: Path) -> None:
-        path = out / "check.json"
-        jobs = read_json(path)["jobs"] if path.exists() else {}
+        held = read_part(out / "check.json") or {"jobs": {}, "machine": {}}
+        jobs = held["jobs"] if identity(held["machine"]) == identity(here()) else {}  # of other code or another device
         finished = [report for job in jobs.values() if job["status"] == "ok" for report in job["found"]["checks"]]
         self.reports = {(report["subject"], *report["dtypes"]): report for report in finished}
 
@@ -263,7 +268,7 @@ def interface_race() -> Race:
     return Race(work, shape(batch, heads, n_tokens, head_dim), ("sdpa",), entries, bars, rounds=50)
 
 
-RACES = {"interface": interface_race, "window": window_race, "masks": masks_race}
+RACES = {"masks": masks_race, "interface": interface_race, "window": window_race}
 
 
 def attention(tensors: list[Tensor], backward: bool, name: str, mask: Mask, **options: int) -> Entry:

@@ -21,11 +21,11 @@ steps=${STEPS:-check:20:sdpa,sliding_window operators:10:sdpa,sliding_window tra
   check:12:flex window:20
   check:15:fla,flash_attn kernels:20
   check:10:xformers operators:5:xformers
-  check:30 operators:25 train:30 decode:20 growth:20}
+  check:30 operators:25 decode:20 growth:20 train:30}
 for step in $steps; do
   IFS=: read -r part seconds only <<< "$step"
   seconds=$(awk "BEGIN { print $seconds * ${SCALE:-1} }")
-  grace=$(awk "BEGIN { print int($seconds) + 45 }") # the part ends its workers itself; this is for a part that cannot
+  grace=$(awk "BEGIN { print int($seconds) + ${GRACE:-45} }") # the part ends its workers itself; this is for a part that cannot
   timeout --kill-after 5 "$grace" "$python" scripts/gpu.py "$part" --seconds "$seconds" --out "$out" \
     ${only:+--only "$only"} || { echo "$step ended with status $?" >&2; failed=1; }
 done

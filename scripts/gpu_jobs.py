@@ -91,15 +91,27 @@ def last_frame(error: BaseException) -> str:
     return f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}"
 
 
+def identity(machine: dict[str, Any]) -> tuple:
+    """What records must share to be gone on with, or to vouch for one another: the device, torch, and the code."""
+    return tuple(machine.get(key) for key in ("device_name", "torch", "git_commit", "git_dirty"))
+
+
 class Part:
-    """The file of one part: what each job gave, and how it ended. ``main`` is the list that is there even when empty."""
+    """The file of one part: what each job gave, and how it ended. ``main`` is the list that is there even when empty.
+
+    A file of another device or other code is put aside under its commit, and begun anew.
+    """
 
     def __init__(self, path: Path, machine: dict[str, Any], main: str = "rows") -> None:
         self.path, self.machine, self.main = path, machine, main
         self.jobs: dict[str, dict[str, Any]] = {}
         if path.exists():
             try:
-                self.jobs = dict(read_json(path)["jobs"])
+                held = read_json(path)
+                self.jobs, before = dict(held["jobs"]), held["machine"]
+                if identity(before) != identity(machine):
+                    path.rename(path.with_name(f"{path.stem}.{str(before.get('git_commit'))[:8]}.json"))
+                    self.jobs = {}
             except (RequestError, KeyError, TypeError, ValueError) as error:
                 raise SystemExit(f"{path} is no record of this script ({error}); move it away") from error
 

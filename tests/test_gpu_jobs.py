@@ -103,7 +103,7 @@ def test_what_was_found_out_is_not_replaced_by_not_reached(planted, tmp_path):
 def test_a_file_of_something_else_is_not_overwritten(planted, tmp_path):
     gpu_jobs, _ = planted
     path = tmp_path / "part.json"
-    path.write_text('{"rows": []}')
+    path.write_text('{"rows": []}')  # no jobs
     with pytest.raises(SystemExit, match="no record of this script"):
         gpu_jobs.Part(path, {})
     assert path.read_text() == '{"rows": []}'
@@ -121,7 +121,7 @@ def test_only_a_finished_check_verifies(planted, tmp_path):
         "linear, float32": {"status": "ok", "found": {"checks": [failed]}},
         "flex, float32": {"status": "not ended", "found": {"checks": [script.unchecked("flex", None, "float32")]}},
     }
-    (tmp_path / "check.json").write_text(json.dumps({"jobs": jobs}))
+    (tmp_path / "check.json").write_text(json.dumps({"jobs": jobs, "machine": script.here()}))
     verdicts = script.Verdicts(tmp_path)
     assert verdicts("sdpa", "cpu", torch.float32, {}) == ("ok", [])
     assert verdicts("linear", "cpu", torch.float32, {}) == ("incorrect", ["fails the quick check: causality"])
@@ -133,3 +133,19 @@ def test_only_a_finished_check_verifies(planted, tmp_path):
     verdicts.mark(rows)
     assert [row["verified"] for row in rows] == [script.DEVICE == "cpu"] * 2 + [False]
     assert rows[2]["reasons"] == ["unverified: no finished check of flex here"]
+    for other in ({"git_commit": "another"}, {"device_name": "another"}, {"torch": "another"}):
+        (tmp_path / "check.json").write_text(json.dumps({"jobs": jobs, "machine": script.here() | other}))
+        assert script.Verdicts(tmp_path).reports == {}
+    (tmp_path / "check.json").write_text("{ broken")
+    assert script.Verdicts(tmp_path).reports == {}
+
+
+def test_what_other_code_has_found_is_put_aside(planted, tmp_path):
+    gpu_jobs, jobs = planted
+    path, machine = tmp_path / "part.json", {"device_name": "A", "torch": "2", "git_commit": "0123456789"}
+    gpu_jobs.run_jobs(gpu_jobs.Part(path, machine), [gpu_jobs.Job("one", jobs.good, (1,))], 30.0)
+    same = gpu_jobs.Part(path, machine | {"start": "later"})
+    assert same.done("one")
+    other = gpu_jobs.Part(path, machine | {"git_commit": "another"})
+    assert not other.done("one")
+    assert json.loads((tmp_path / "part.01234567.json").read_text())["rows"] == [{"n": 1}]

@@ -33,6 +33,58 @@ def read(out: Path) -> dict:
     return {path.stem: json.loads(path.read_text()) for path in out.glob("*.json")}
 
 
+STUB = """#!/bin/sh
+# stands for python: notes the part it was started for, and ends it as BAD says
+shift
+echo "$*" >> "$SAID"
+case " $BAD " in
+  *" fail:$1 "*) exit 7 ;;
+  *" hang:$1 "*) exec sleep 60 ;;
+esac
+[ "$1" = page ] || echo "{}" > "$OUT/$1.json"
+"""
+PARTS = ("check", "operators", "train", "window", "kernels", "decode", "growth")
+
+
+def with_stub(tmp_path: Path, bad: str, **environment: str) -> tuple[int, list[str], set[str]]:
+    """(exit status, the calls, the files that were left) of the script with another program in python's place."""
+    stub, out, said = tmp_path / "python", tmp_path / "out", tmp_path / "said"
+    stub.write_text(STUB)
+    stub.chmod(0o755)
+    settings = {"OUT": str(out), "PYTHON": str(stub), "SAID": str(said), "BAD": bad, **environment}
+    done = subprocess.run([ROOT / "scripts" / "gpu.sh"], env={**os.environ, **settings}, capture_output=True, text=True)
+    return done.returncode, said.read_text().splitlines(), {path.stem for path in out.glob("*.json")}
+
+
+def test_any_two_parts_that_fail_or_hang_leave_the_others(tmp_path):
+    steps = " ".join(f"{part}:1" for part in PARTS)
+    pairs = [(a, b) for n, a in enumerate(PARTS) for b in PARTS[n + 1 :]]
+    ways = [f"fail:{a} fail:{b}" for a, b in pairs] + ["hang:check fail:train", "hang:window hang:growth"]
+    for number, bad in enumerate(ways):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        status, calls, left = with_stub(folder, bad, STEPS=steps, GRACE="0")
+        assert status == 1
+        assert left == set(PARTS) - {word.partition(":")[2] for word in bad.split()}, bad
+        assert calls[-1].startswith("page"), bad
+
+
+def test_the_most_telling_comes_first(tmp_path):
+    """sdpa and a window checked and timed, sdpa trained, FlexAttention with its masks, fla, xformers, the rest; then what is
+    large: 65,536 tokens, and 124 M parameters with every backend."""
+    status, calls, _ = with_stub(tmp_path, "")
+    assert status == 0
+    words = [call.split() for call in calls]
+    order = [(w[0], w[w.index("--only") + 1] if "--only" in w else "") for w in words]
+    assert order == [
+        ("check", "sdpa,sliding_window"), ("operators", "sdpa,sliding_window"), ("train", "sdpa"),
+        ("check", "flex"), ("window", ""), ("check", "fla,flash_attn"), ("kernels", ""),
+        ("check", "xformers"), ("operators", "xformers"), ("check", ""), ("operators", ""), ("decode", ""), ("growth", ""),
+        ("train", ""), ("page", ""),
+    ]  # fmt: skip
+    assert sum(float(w[w.index("--seconds") + 1]) for w in words if "--seconds" in w) < 300
+
+
 @pytest.mark.slow
 def test_it_runs_with_the_source_tree_alone(tmp_path, capsys):
     out = tmp_path / "out"
@@ -101,7 +153,8 @@ def test_parts_that_hang_or_die_leave_the_others_and_are_made_up_for_later(tmp_p
     assert "operators, sdpa: timed, unverified" in page
     assert "RuntimeError: planted" in page
     before = parts["operators"]["jobs"]["sdpa"]
-    done = gpu_sh(out, tmp_path, STEPS="check:900:sdpa operators:900:sdpa train:900:sdpa")
+    (copy / "scripts" / "gpu.py").write_text(source)
+    done = gpu_sh(out, tmp_path, copy, STEPS="check:900:sdpa operators:900:sdpa train:900:sdpa")
     parts = read(out)
     statuses = {part: {job["status"] for job in held["jobs"].values()} for part, held in parts.items()}
     assert statuses == {"check": {"ok"}, "operators": {"ok"}, "train": {"ok"}, "window": {"failed"}}, done.stderr
