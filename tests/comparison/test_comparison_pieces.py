@@ -24,13 +24,13 @@ from attnzoo.comparison import timing as timing_module
 from attnzoo.comparison.account import Account
 from attnzoo.comparison.cells import _closed, _planned
 from attnzoo.comparison.children import Children, Ended, call_alone, end, innermost_frame
-from attnzoo.comparison.plan import plan, write_plan, write_time
+from attnzoo.comparison.plan import cell_config, plan, write_plan, write_time
 from attnzoo.comparison.rounds import all_rounds, keep_history
 from attnzoo.comparison.run import Progress, summary_line
-from attnzoo.comparison.sweep import Job
+from attnzoo.comparison.sweep import MOST_CELLS, Job, _cell, expand, plan_sweep
 from attnzoo.errors import AttnzooError, RequestError
 from attnzoo.measure.record import Record
-from attnzoo.training.config import to_dict
+from attnzoo.training.config import to_dict, to_yaml
 
 WORDS = ["experiment=tiny", "logger=disabled", "trainer.precision=fp32"]
 
@@ -418,6 +418,13 @@ def test_models_are_timed_over_length_in_the_same_way(tmp_path, monkeypatch, cap
     assert how["measure"].lengths == [8, 16]
     kept = {"attnzoo", "torch", "device", "device_name", "cpu", "threads", "precision", "git_commit", "start"}
     assert kept <= set(timed["environment"])
+    lengths = seen.pop("lengths")
+    without_lengths = {
+        name: {**values, "measure": values["measure"] | {"lengths": []}} for name, values in variants.items()
+    }
+    assert "length_sweep" not in timing_module.time_variants(without_lengths, "sdpa")["cost"]["sdpa"]
+    assert lengths
+    assert "lengths" not in seen
     broken = {"x": variants["sdpa"] | {"model": variants["sdpa"]["model"] | {"n_heads": 5}}}
     found = timing_module.time_variants(broken, "x")  # none is left to be timed
     assert found["cost"]["x"]["train_step_ms"]["median"] is None
@@ -525,3 +532,90 @@ def test_secrets_are_in_no_folder_name():
     assert job.name != long.name
     assert long.name_before == long.label
     assert len(Job([], {"k": "v" * 159}).name_before) == 167
+
+
+# -- which cells there are -------------------------------------------------------------------------------------------------
+
+
+def test_a_cell_goes_on_by_itself_and_is_there_only_as_what_it_is(tmp_path):
+    (cell,) = asked(
+        tmp_path, "backends=[sliding_window]", "options.sliding_window.window=7", "trainer.resume=true"
+    ).cells
+    assert not cell.cfg.trainer.resume
+    assert not cell.is_there()
+    cell.folder.mkdir(parents=True)
+    (cell.folder / "config.yaml").write_text(to_yaml(cell.cfg))
+    assert cell.is_there()
+    other = replace(cell, cfg=replace(cell.cfg, attention=replace(cell.cfg.attention, options={"window": 9})))
+    assert not other.is_there()
+
+
+def test_options_that_no_cell_has_used_may_change_and_go_before_those_of_the_attention(tmp_path):
+    words = ["backends=[sliding_window]", "options.sliding_window.window="]
+    write_plan(asked(tmp_path, words[0], words[1] + "7"))
+    (cell,) = asked(tmp_path, words[0], words[1] + "9").cells
+    assert cell.cfg.attention.options["window"] == 9
+    cfg = attnzoo.compose("compare", [*WORDS, "backends=[sliding_window]", f"run_dir={tmp_path / 'x'}"])
+    cfg.attention = replace(cfg.attention, name="sliding_window", options={"window": 3})
+    for options, window in (({"sliding_window": {"window": 9}}, 9), ({}, 3)):
+        assert plan(replace(cfg, options=options)).cells[0].cfg.attention.options == {"window": window}
+    assert plan(replace(cfg, options={}, backends=["sdpa"])).cells[0].cfg.attention.options == {}
+
+
+def test_names_that_differ_in_capitals_alone_have_folders_that_differ_in_more(tmp_path):
+    cfg = attnzoo.compose("compare", [*WORDS, "backends=[sdpa]", f"run_dir={tmp_path}"])
+    assert [cell.run for cell in plan(replace(cfg, backends=["Mine"])).cells] == ["Mine-seed0"]
+    first, second = plan(replace(cfg, backends=["Mine", "mine"])).cells
+    assert (len(first.run), second.run) == (len("Mine-seed0-") + 10, "mine-seed0")
+    assert first.cfg.run_dir == str(tmp_path / first.run)
+
+
+def swept(*more: str):
+    return plan_sweep([*without(more), *more])
+
+
+def test_the_cells_of_a_sweep(tmp_path):
+    words = ["model.n_layers=1,2", "seed=0,1", "measure.timing=false", f"run_dir={tmp_path}"]
+    planned = swept(*words)
+    assert [cell.swept for cell in planned.cells] == [{"model.n_layers": n} for n in "1122"]
+    assert [cell.variant for cell in planned.cells] == [f"model.n_layers={n}" for n in "1122"]
+    assert planned.baseline == "model.n_layers=1"
+    assert not any(cell.timed for cell in planned.cells)
+    assert planned.common["swept"] == ["model.n_layers", "seed"]
+    assert not {"model.n_layers", "seed"} & set(planned.common)
+    assert planned.common["trainer.precision"] == "fp32"
+    write_plan(planned)
+    with pytest.raises(RequestError, match="holds another comparison"):
+        swept(*words, "model.d_model=48")
+
+
+def test_the_folder_of_a_sweep_is_of_what_is_swept_and_fixed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    first = swept("seed=0,1").folder
+    assert swept("seed=0,1", "jobs=2", "time_limit=9").folder == first
+    assert len({first, swept("model.n_layers=1,2").folder, swept("seed=0,1", "model.n_layers=1").folder}) == 3
+
+
+def test_what_is_one_for_all_cells_of_a_sweep():
+    for word in ("logger.group=a,b", "jobs=1,2", "time_limit=1,2", "run_dir=a,b"):
+        with pytest.raises(RequestError, match=f"{word.partition('=')[0]} is one for all cells"):
+            expand([word])
+    assert [job.swept["trainer.muon_lr"] for job in expand(["trainer.muon_lr=range(0,0.5)"])] == ["0.0"]
+    assert len(expand([f"seed=range({MOST_CELLS})"])) == MOST_CELLS == 2000
+
+
+def test_a_cell_under_its_name_of_before_is_found_where_it_is_that_cell(tmp_path):
+    job = Job(["x"], {"model.scale": "1/D"})
+    cfg = attnzoo.compose("sweep", [*WORDS, "model.scale=1/D", f"run_dir={tmp_path}"])
+    assert job.name != job.name_before
+    assert _cell(cfg, tmp_path, job).run == job.name
+    before = tmp_path / job.name_before
+    before.mkdir()
+    assert _cell(cfg, tmp_path, job).run == job.name  # an empty folder is nothing
+    (before / "config.yaml").write_text(to_yaml(cell_config(cfg, tmp_path, before.name)))
+    assert _cell(cfg, tmp_path, job).run == job.name_before
+    (tmp_path / job.name).mkdir()
+    assert _cell(cfg, tmp_path, job).run == job.name
+    (tmp_path / job.name).rmdir()
+    (before / "config.yaml").write_text(to_yaml(cell_config(cfg, tmp_path, before.name, seed=4)))
+    assert _cell(cfg, tmp_path, job).run == job.name  # the other value of that name

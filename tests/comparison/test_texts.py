@@ -67,6 +67,13 @@ def test_cells_on_another_text_are_refused_with_both_hashes(asked, tmp_path, bac
     assert "run_dir" in str(caught.value)
 
 
+def test_starting_over_may_be_on_another_text(asked, tmp_path):
+    begun(asked("backends=[sdpa]"))
+    (tmp_path / "a.txt").write_text(words("b"))
+    over = with_texts(plan(asked("backends=[sdpa]", "trainer.restart=true")))
+    assert {cell.cfg.data.sha256 for cell in over.cells} == {over.common[TEXT]} == {sha(words("b"))}
+
+
 def test_a_cell_of_before_is_held_to_the_text_of_its_record(asked, tmp_path):
     (tmp_path / "out" / "sdpa-seed0").mkdir(parents=True)
     record = {"schema": 1, "status": "ok", "quality": {"data": {"sha256": sha(words("b"))}}}
