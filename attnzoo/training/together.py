@@ -10,20 +10,23 @@ from attnzoo.lock import holder
 
 CELL_PATIENCE = 15.0
 """Seconds a cell waits for the process of an earlier start of its comparison, which ends with its parent."""
-WORLD = ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
-"""What torchrun, srun and mpirun tell each of their processes. A batch job's own SLURM_NTASKS says only what it may start."""
+WORLD = ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+"""What torchrun, srun and mpirun tell each of their processes."""
 COMPARISON = "comparison.json"
 
 
 def process_faults() -> list[str]:
     """Why this process is not alone: each of several would train the same run."""
-    sizes = {name: os.environ.get(name, "") for name in WORLD}
+    names = list(WORLD)
+    if "SLURM_PROCID" in os.environ and "SLURM_STEP_NUM_TASKS" not in os.environ:
+        names.append("SLURM_NTASKS")  # in the shell of an allocation it says only what may be started there
+    sizes = {name: os.environ.get(name, "") for name in names}
     several = [f"{name}={size}" for name, size in sizes.items() if size.strip().isdigit() and int(size) > 1]
     if not several:
         return []
-    return [
-        f"{', '.join(several)}: one process trains one run; start it without torchrun, srun or mpirun of several tasks"
-    ]
+    slurm = " (in a batch job: srun -n 1, or --ntasks=1)" if any("SLURM" in line for line in several) else ""
+    start = f"start it without torchrun, srun or mpirun of several tasks{slurm}"
+    return [f"{', '.join(several)}: one process trains one run; {start}"]
 
 
 def refuse_within_comparison(folder: Path) -> None:

@@ -19,6 +19,7 @@ from attnzoo.training import train
 from attnzoo.training.checkpoints import read_checkpoint
 from attnzoo.training.init_from import weights_sha256
 from attnzoo.training.stream import StepStream
+from attnzoo.training.together import process_faults
 
 
 class BreakAt:
@@ -432,12 +433,21 @@ def test_a_cell_of_a_comparison_that_runs_is_its_own(tmp_path):
     assert train(tiny(tmp_path / "linear-seed0", "linear")).status == "ok"
 
 
-@pytest.mark.parametrize("name", ["WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE"])
+WORLDS = ["WORLD_SIZE", "LOCAL_WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS"]
+
+
+@pytest.mark.parametrize("name", WORLDS)
 def test_several_processes_are_refused_before_anything_is_written(tmp_path, monkeypatch, name):
     monkeypatch.setenv(name, "2")
+    if name == "SLURM_NTASKS":
+        assert process_faults() == []  # in the shell of an allocation nothing has been started yet
+        monkeypatch.setenv("SLURM_PROCID", "0")
     with pytest.raises(RequestError, match=f"{name}=2"):
         train(tiny(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
+    if name == "SLURM_NTASKS":
+        monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "1")  # one step of a job that may start two
+        assert process_faults() == []
     monkeypatch.setenv(name, "1")
     assert train(tiny(tmp_path / "run")).status == "ok"
 
