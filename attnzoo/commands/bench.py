@@ -159,15 +159,13 @@ def _older(path: str) -> dict[str, Any]:
 def _worse(found: dict[str, Any], old: dict[str, Any], path: str) -> bool:
     """Whether anything became worse; what, and what cannot be told, goes to stderr."""
     from attnzoo.measure.trend import counterparts, regressions
-    from attnzoo.report.bench_table import regression_lines
+    from attnzoo.report.bench_table import alone_lines, regression_lines
 
     worse = regressions(found, old)
     for line in regression_lines(worse):
         print(line, file=sys.stderr)
-    kind, total = ("lines", found["bars"]) if "bars" in found else ("rows", found["rows"])
-    alone = len(total) - len(counterparts(found, old))
-    if alone:
-        print(f"{alone} of {len(total)} {kind} have no counterpart in {path}", file=sys.stderr)
+    for line in alone_lines(found, counterparts(found, old), path):
+        print(line, file=sys.stderr)
     return bool(worse)
 
 

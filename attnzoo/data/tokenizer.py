@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
 from attnzoo.data.sources import TOKENIZERS, installed
-from attnzoo.errors import RequestError, unknown
+from attnzoo.errors import RequestError, shortened, unknown
+from attnzoo.terminal import one_line
 
 
 class Tokenizer(Protocol):
@@ -69,10 +71,7 @@ class BPETokenizer:
     @classmethod
     def train(cls, text: bytes, vocab_size: int) -> BPETokenizer:
         """Deterministic; a short text gives fewer than ``vocab_size`` tokens."""
-        library = _library()
-        model = library.Tokenizer(library.models.BPE())
-        model.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
-        model.decoder = library.decoders.ByteLevel()
+        library, model = _library(), _untrained()
         trainer = library.trainers.BpeTrainer(
             vocab_size=vocab_size,
             show_progress=False,
@@ -130,21 +129,56 @@ def make_tokenizer(name: str, train_text: bytes, vocab_size: int) -> Tokenizer:
     return ByteTokenizer() if name == "bytes" else BPETokenizer.train(train_text, vocab_size)
 
 
-def tokenizer_from_state(state: dict[str, Any]) -> Tokenizer:
+def tokenizer_from_state(state: Any) -> Tokenizer:
     """The inverse of ``state()``.
 
     Raises:
-        RequestError: an unknown or damaged state, or `tokenizers` is missing.
+        RequestError: an unknown or damaged state, one of another kind of BPE than is made here, or `tokenizers` is missing.
     """
-    if state.get("name") == "bytes":
+    name = state.get("name") if isinstance(state, dict) else None
+    if name == "bytes":
         return ByteTokenizer()
-    if state.get("name") != "bpe":
-        raise RequestError(unknown("tokenizer", str(state.get("name")), TOKENIZERS))
+    if name != "bpe":
+        raise RequestError(unknown("tokenizer", shortened(str(name), 80), TOKENIZERS))
     _library()
     try:
-        return BPETokenizer(state["model"])
+        tokenizer = BPETokenizer(state["model"])
+        wrong = _unlike_ours(json.loads(tokenizer.state()["model"]))
     except Exception as error:  # the library raises plain Exception for damaged JSON
-        raise RequestError(f"the tokenizer's state is damaged: {error}") from error
+        raise RequestError(f"the tokenizer's state is damaged: {one_line(error)}") from error
+    if wrong:
+        raise RequestError("the tokenizer's state is damaged: it is no byte-level BPE as it is made here", wrong)
+    return tokenizer
+
+
+def _unlike_ours(model: dict[str, Any]) -> list[str]:
+    """What may make it lose text, draw at random, or leave ids without a piece: only vocabulary and merges may differ."""
+    ours = json.loads(_untrained().to_str())
+    found = [
+        f"{key}: {shortened(str(model.get(key)), 80)}" for key in ours if key != "model" and model.get(key) != ours[key]
+    ]
+    mine, theirs = ours.pop("model"), model["model"]
+    for key in mine:
+        if key not in ("vocab", "merges") and theirs.get(key) != mine[key]:
+            found.append(f"model.{key}: {shortened(str(theirs.get(key)), 80)}")
+    vocabulary, letters = theirs["vocab"], set(_library().pre_tokenizers.ByteLevel.alphabet())
+    if found or not isinstance(vocabulary, dict):
+        return found
+    if sorted(vocabulary.values()) != list(range(len(vocabulary))):
+        found.append("model.vocab: its ids are not 0, 1, 2, …")
+    if missing := letters - vocabulary.keys():
+        found.append(f"model.vocab: {len(missing)} of the 256 bytes are missing")
+    if strange := [piece for piece in vocabulary if not piece or set(piece) - letters]:
+        found.append(f"model.vocab: {shortened(repr(strange[0]), 80)} stands for no bytes")
+    return found
+
+
+def _untrained() -> Any:
+    library = _library()
+    model = library.Tokenizer(library.models.BPE())
+    model.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    model.decoder = library.decoders.ByteLevel()
+    return model
 
 
 def _library() -> Any:

@@ -41,11 +41,19 @@ def read_bench(path: str | os.PathLike[str]) -> dict[str, Any] | None:
     held = read_json(path)
     if not isinstance(held, dict) or not {"rows", "checks"} & set(held):
         return None
-    found = list(_faults(held, BENCH, ""))
+    found = list(_faults(held, BENCH, "")) or list(_without_interval(held))
     if found:
         rest = [f"and {len(found) - SHOWN} more"] if len(found) > SHOWN else []
         raise RequestError(f"{path} is no benchmark that can be read", [*found[:SHOWN], *rest])
     return held
+
+
+def _without_interval(held: dict[str, Any]) -> Iterator[str]:
+    """Medians that nothing can be compared with."""
+    for n, row in enumerate(held.get("rows") or []):
+        timing = row.get("timing") or {}
+        if timing.get("median") is not None:
+            yield from (f"rows[{n}].timing.{end} is missing" for end in ("low", "high") if timing.get(end) is None)
 
 
 def _faults(value: Any, kind: Any, path: str) -> Iterator[str]:

@@ -120,6 +120,19 @@ def regression_lines(regressions: Sequence[Mapping[str, Any]]) -> list[str]:
     return [clean(line) for line in lines]
 
 
+def alone_lines(found: Mapping[str, Any], pairs: Sequence[tuple[Mapping[str, Any], Any]], path: str) -> list[str]:
+    """What has no counterpart in an older benchmark, so that nothing is said of it: how many, and each by name."""
+    kind, total = ("lines", found["bars"]) if "bars" in found else ("rows", found["rows"])
+    paired = {id(new) for new, _ in pairs}
+    alone = [row for row in total if id(row) not in paired]
+    lines = [f"{len(alone)} of {len(total)} {kind} have no counterpart in {path}:"] if alone else []
+    for row in alone:
+        named = [row[key] for key in ("work", "quantity", "backend", "level", "op", "dtype") if row.get(key)]
+        sizes = [f"{key} {row[key]}" for key in ("T", "B", "H", "G", "D") if row.get(key) is not None]
+        lines.append(f"  {', '.join([*named, *sizes])}")
+    return [clean(line) for line in lines]
+
+
 def bench_csv(found: Mapping[str, Any]) -> str:
     """All rows as CSV: one header line, empty cells where there is no number."""
     out = io.StringIO()

@@ -149,6 +149,7 @@ def saved_tokenizer(folder: Path) -> tuple[Tokenizer | None, str]:
 def _run(folder: Path, allow_code: bool) -> Saved:
     cfg, model = load_model(folder, allow_code=allow_code)
     tokenizer, opening, why = text_of(folder, cfg)
+    _fit(folder, model, tokenizer, opening)
     return Saved(
         named(cfg.model, cfg.attention).name, model, tokenizer, cfg.task.n_tokens,
         lambda: build_model(cfg, model.vocab_size), lambda: load_task(folder, cfg), opening, why,
@@ -170,8 +171,20 @@ def text_of(folder: Path, cfg: RunConfig) -> tuple[Tokenizer | None, Tensor | No
     return task.tokenizer, opening, "" if task.tokenizer else f"was trained on {task.name}, no text"
 
 
+def _fit(folder: Path, model: CausalLM, tokenizer: Tokenizer | None, opening: Tensor | None = None) -> None:
+    """Raise `RequestError` where tokens are none of the model's."""
+    found = []
+    if tokenizer is not None and tokenizer.vocab_size != model.vocab_size:
+        found.append(f"the tokenizer has {tokenizer.vocab_size} tokens")
+    if opening is not None and int(opening.max()) >= model.vocab_size:
+        found.append(f"the opening of its text has token {int(opening.max())}")
+    if found:
+        raise RequestError(f"{folder} is damaged: its model has {model.vocab_size} tokens", found)
+
+
 def _export(folder: Path) -> Saved:
     model, tokenizer = exported.load(folder), exported.load_tokenizer(folder)
+    _fit(folder, model, tokenizer)
     recipe = exported.recipe_of(model)
     parts = recipe.model, recipe.attention, recipe.positions, recipe.vocab_size, recipe.seed
     longest = recipe.positions.max_tokens if recipe.positions.name == "learned" else UNKNOWN_LENGTH

@@ -264,3 +264,20 @@ def test_weights_for_other_tokens_are_refused_though_they_fit(run, tmp_path, cap
     (tmp_path / "a.txt").unlink()
     with pytest.raises(RequestError, match="its tokens are not known: it needs its text"):
         start(cfg.run_dir)
+
+
+def test_tokens_that_the_model_does_not_have_are_named(run, tmp_path):
+    cfg, _ = run
+    file = tmp_path / "run/data.json"
+    kept = json.loads(file.read_text())
+    file.write_text(json.dumps({**kept, "tokenizer": {"name": "bytes"}, "opening": [1, 999]}))
+    with pytest.raises(RequestError, match="is damaged: its model has 280 tokens") as wrong:
+        load_saved(cfg.run_dir)
+    assert wrong.value.reasons == ["the tokenizer has 256 tokens", "the opening of its text has token 999"]
+    file.write_text(json.dumps(kept))
+    saved = load_saved(cfg.run_dir)
+    export(saved.model, tmp_path / "model", saved.tokenizer)
+    config = json.loads((tmp_path / "model/config.json").read_text())
+    (tmp_path / "model/config.json").write_text(json.dumps({**config, "tokenizer": {"name": "bytes"}}))
+    with pytest.raises(RequestError, match="the tokenizer has 256 tokens"):
+        load_saved(tmp_path / "model")
