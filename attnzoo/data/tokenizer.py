@@ -142,8 +142,9 @@ def tokenizer_from_state(state: Any) -> Tokenizer:
         raise RequestError(unknown("tokenizer", shortened(str(name), 80), TOKENIZERS))
     _library()
     try:
-        tokenizer = BPETokenizer(state["model"])
-        wrong = _unlike_ours(json.loads(tokenizer.state()["model"]))
+        if not (wrong := _unlike_ours(json.loads(state["model"]))):  # what is odd would make the library panic
+            tokenizer = BPETokenizer(state["model"])
+            wrong = _unlike_ours(json.loads(tokenizer.state()["model"]), whole=True)
     except Exception as error:  # the library raises plain Exception for damaged JSON
         raise RequestError(f"the tokenizer's state is damaged: {one_line(error)}") from error
     if wrong:
@@ -151,25 +152,40 @@ def tokenizer_from_state(state: Any) -> Tokenizer:
     return tokenizer
 
 
-def _unlike_ours(model: dict[str, Any]) -> list[str]:
-    """What may make it lose text, draw at random, or leave ids without a piece: only vocabulary and merges may differ."""
+def _unlike_ours(model: Any, whole: bool = False) -> list[str]:
+    """What may make it lose text, draw at random, or leave ids without a piece: only vocabulary and merges may differ.
+
+    Args:
+        whole: as the library writes it today; another version may have left keys out.
+    """
     ours = json.loads(_untrained().to_str())
-    found = [
-        f"{key}: {shortened(str(model.get(key)), 80)}" for key in ours if key != "model" and model.get(key) != ours[key]
-    ]
-    mine, theirs = ours.pop("model"), model["model"]
-    for key in mine:
-        if key not in ("vocab", "merges") and theirs.get(key) != mine[key]:
-            found.append(f"model.{key}: {shortened(str(theirs.get(key)), 80)}")
-    vocabulary, letters = theirs["vocab"], set(_library().pre_tokenizers.ByteLevel.alphabet())
-    if found or not isinstance(vocabulary, dict):
-        return found
+    theirs = model.get("model") if isinstance(model, dict) else None
+    if not isinstance(theirs, dict):
+        return ["it holds no model"]
+    found = []
+    for held, mine, path in ((model, ours, ""), (theirs, ours.pop("model"), "model.")):
+        for key in [key for key in mine if key not in ("vocab", "merges", "version") and (whole or key in held)]:
+            if held.get(key) != mine[key] or type(held.get(key)) is not type(mine[key]):
+                found.append(f"{path}{key}: {shortened(str(held.get(key)), 80)}")
+    return found or _vocabulary_faults(theirs.get("vocab"), theirs.get("merges"))
+
+
+def _vocabulary_faults(vocabulary: Any, merges: Any) -> list[str]:
+    if not isinstance(vocabulary, dict) or not all(type(token) is int for token in vocabulary.values()):
+        return ["model.vocab: must give each piece its id"]
+    found, letters = [], set(_library().pre_tokenizers.ByteLevel.alphabet())
     if sorted(vocabulary.values()) != list(range(len(vocabulary))):
         found.append("model.vocab: its ids are not 0, 1, 2, …")
     if missing := letters - vocabulary.keys():
         found.append(f"model.vocab: {len(missing)} of the 256 bytes are missing")
     if strange := [piece for piece in vocabulary if not piece or set(piece) - letters]:
         found.append(f"model.vocab: {shortened(repr(strange[0]), 80)} stands for no bytes")
+    pairs = merges if isinstance(merges, list) else [merges]
+    pairs = [pair.split(" ") if isinstance(pair, str) else pair for pair in pairs]
+    for n, pair in enumerate(pairs):
+        texts = isinstance(pair, list) and len(pair) == 2 and all(isinstance(part, str) for part in pair)
+        if not texts or not {*pair, "".join(pair)} <= vocabulary.keys():
+            return [*found, f"model.merges[{n}]: {shortened(str(pair), 80)} are no two pieces that make a third"]
     return found
 
 
