@@ -14,6 +14,7 @@ from attnzoo.checks.judge import each
 from attnzoo.checks.report import Result
 from attnzoo.checks.subject import Subject
 from attnzoo.checks.suite import conformance_check
+from attnzoo.kernels.sums import UNORDERED
 from attnzoo.seeds import reseed
 
 DRAWS = 2048
@@ -138,7 +139,10 @@ def _dropped(subject: Subject, case: Case) -> None:
 
 @conformance_check(quick=True)
 def determinism(subject: Subject, name: str, quick: bool) -> Iterator[Result]:
-    """A rerun is bitwise equal, forward and backward, also after a call with other inputs in between."""
+    """A rerun is bitwise equal, forward and backward, also after a call with other inputs in between.
+
+    On CUDA the gradients of kernels in `UNORDERED` are so within rounding.
+    """
     cases = [
         replace(subject.base, n_queries=n, n_keys=n, mask=m)
         for m in (MaskPlan(), MaskPlan(padding="left"))
@@ -155,6 +159,7 @@ def _reruns(subject: Subject, case: Case) -> None:
         leaves = inputs.leaves() if subject.trains else inputs
         with torch.set_grad_enabled(subject.trains):
             out = module(*leaves)
+        unordered = subject.kind == "cuda" and any(name in module.kernel for name in UNORDERED)
         grads = {}
         if subject.trains:
             out.square().sum().backward()
@@ -162,8 +167,10 @@ def _reruns(subject: Subject, case: Case) -> None:
         results.append({"out": out.detach(), **grads})
         with torch.no_grad():
             module(*other)
+    size = max(g.abs().max().item() for g in results[0].values())
     for name, first in results[0].items():
-        expect_same(results[1][name], first, name, detail="the second run of the same input")
+        allowed = 8 * torch.finfo(case.dtype).eps * size if unordered and name != "out" else 0.0
+        expect_same(results[1][name], first, name, allowed, detail="the second run of the same input")
 
 
 @conformance_check()

@@ -20,6 +20,7 @@ from attnzoo.kernels import sdpa
 from attnzoo.kernels.derivatives import plainly
 from attnzoo.kernels.gates import wide
 from attnzoo.kernels.pad import pad_tokens
+from attnzoo.kernels.sums import add_blocks
 from attnzoo.masks import Mask
 
 LARGEST_PART = 2**23
@@ -211,7 +212,7 @@ class Gathered(torch.autograd.Function):
         total = gradients[0].new_zeros(ctx.shape, dtype=wide(kind))
         for wanted, gradient in zip(ctx.parts, gradients, strict=True):
             by_block = gradient.unflatten(3, (wanted.shape[1], -1)).flatten(2, 3)
-            total.index_add_(2, wanted.flatten(), by_block.to(total.dtype))
+            add_blocks(total, wanted.flatten(), by_block.to(total.dtype))
         return total.to(kind), *(None for _ in ctx.parts)
 
 

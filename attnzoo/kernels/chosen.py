@@ -20,6 +20,7 @@ from attnzoo.contract import ScoreBias
 from attnzoo.kernels.blocks import LARGEST_PART
 from attnzoo.kernels.derivatives import plainly, recorded_gradients
 from attnzoo.kernels.gates import wide
+from attnzoo.kernels.sums import add_rows
 from attnzoo.masks import Mask
 from attnzoo.softmax import products
 
@@ -270,7 +271,7 @@ def take(t: Tensor, index: Tensor) -> Tensor:
 
 def put(total: Tensor, index: Tensor, t: Tensor) -> None:
     """Add to ``total``, in place, what `take` read by the index."""
-    total.flatten(0, 2).index_add_(0, _flat(total, index), t.to(total.dtype).flatten(0, index.dim() - 1))
+    add_rows(total.flatten(0, 2), _flat(total, index), t.to(total.dtype).flatten(0, index.dim() - 1))
 
 
 def _flat(t: Tensor, index: Tensor) -> Tensor:

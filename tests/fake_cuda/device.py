@@ -18,6 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnzoo import Mask
 
+ATOMIC = ("index_add", "index_add_", "scatter_add", "scatter_add_", "scatter_reduce", "scatter_reduce_")
+"""What adds up in the order in which threads come: floats are other bits in each run."""
 WAITS = ("_local_scalar_dense", "nonzero", "equal", "masked_select", "_unique2", "unique_dim", "unique_consecutive")
 
 
@@ -29,6 +31,7 @@ class Watch(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.waits: Counter[str] = Counter()
+        self.unordered: Counter[str] = Counter()
 
     def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
         result = operator(*args, **(kwargs or {}))
@@ -36,6 +39,8 @@ class Watch(TorchDispatchMode):
         devices = {t.device.type for t in (*args, result) if isinstance(t, Tensor)}
         if name in WAITS and "cuda" in devices:
             self.waits[name] += 1
+        if name in ATOMIC and isinstance(result, Tensor) and result.is_floating_point() and "cuda" in devices:
+            self.unordered[name] += 1
         if name in ("_to_copy", "copy_") and len(devices) > 1:
             self.waits["copy between host and device"] += 1
         return result

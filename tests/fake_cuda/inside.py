@@ -30,7 +30,7 @@ PREFILLED, DECODED = 8, 3
 SCHEMES = ("rope", "alibi", "learned", "relative", "sinusoidal", "none")
 Fault = str
 DEVICE = "cuda:1"  # what is made on the current device, cuda:0, is a mix-up
-PLANTED = ("planted_wait", "planted_mixup", "planted_current")
+PLANTED = ("planted_wait", "planted_mixup", "planted_current", "planted_unordered")
 LEFT_OUT = ("flex", *PLANTED)  # FlexAttention looks for a real device before it computes
 
 
@@ -84,6 +84,8 @@ def passes(attn: Attention, mask: Mask, dtype: torch.dtype) -> Fault | None:
         return f"a gradient lies on {wrong[0]}"
     if watch.waits:
         return f"forward and backward wait for the device: {dict(watch.waits)}"
+    if watch.unordered:
+        return f"forward or backward adds in no order: {dict(watch.unordered)}"
     if "bidirectional" in mask.fields or not mask.static:
         return None
     return decodes(attn, [t.detach() for t in tensors], mask, x)
@@ -173,7 +175,7 @@ class PlantedMixup(Attention):
         return super().attend(q * torch.ones(q.shape[2], 1), k, v, mask, bias, x)
 
 
-@register("planted_current")
+@register("planted_current", "planted_unordered")
 class PlantedCurrent(Attention):
     """Softmax attention with a table on the current device, whichever its tensors are on."""
 
@@ -182,6 +184,17 @@ class PlantedCurrent(Attention):
 
     def attend(self, q, k, v, mask, bias, x):
         return super().attend(q * torch.ones(q.shape[2], 1, device="cuda"), k, v, mask, bias, x)
+
+
+@register("planted_unordered")
+class PlantedUnordered(Attention):
+    """Softmax attention whose backward adds the gradients of rows in no order."""
+
+    source = "planted"
+    capabilities = Capabilities()
+
+    def attend(self, q, k, v, mask, bias, x):
+        return super().attend(q, k.index_select(2, torch.arange(k.shape[2], device=k.device)), v, mask, bias, x)
 
 
 def chosen() -> Iterator[tuple[str, Fault | None]]:

@@ -60,8 +60,10 @@ def test_auto_leaves_cudnn_alone_and_never_writes_the_scores_of_grouped_heads_ou
     assert not any("cudnn" in kernel or "math" in kernel for kernel in kernels.values())
 
 
-def test_a_planted_wait_and_a_planted_mixup_are_found(guard):
+def test_a_planted_wait_mixup_and_sum_in_no_order_are_found(guard):
     faults = run(guard, "planted")["faults"]
     assert any(case.startswith("planted_wait") and "DataDependent" in fault for case, fault in faults.items()), faults
     for name in ("planted_mixup", "planted_current"):
         assert any(case.startswith(name) and "device" in fault for case, fault in faults.items()), faults
+    unordered = [fault for case, fault in faults.items() if case.startswith("planted_unordered")]
+    assert any("adds in no order: {'index_add'" in fault for fault in unordered), faults
