@@ -175,7 +175,7 @@ class PlantedMixup(Attention):
         return super().attend(q * torch.ones(q.shape[2], 1), k, v, mask, bias, x)
 
 
-@register("planted_current", "planted_unordered")
+@register("planted_current")
 class PlantedCurrent(Attention):
     """Softmax attention with a table on the current device, whichever its tensors are on."""
 
