@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "checks.md"
@@ -24,7 +26,9 @@ argument or method for is skipped, with the reason.
 
 def page() -> str:
     import attnzoo.checks.suite as suite
+    from attnzoo.checks import kinds
     from attnzoo.checks.model import OF_MODEL, OF_TASK
+    from attnzoo.components import KINDS
 
     lines, group = [HEAD], ""
     for one in suite.all_checks():
@@ -35,8 +39,16 @@ def page() -> str:
         lines.append(f"### {one.name.replace('_', '-')}\n\n{one.about}{' (quick)' if one.quick else ''}\n")
     lines.append(MODELS)
     for prop in (*OF_MODEL, *OF_TASK):
-        lines.append(f"### {prop.__name__.replace('_', '-')}\n\n{(prop.__doc__ or '').strip()}\n")
+        lines.append(f"### {prop.__name__.replace('_', '-')}\n\n{one_line(prop)}\n")
+    for kind, home in kinds.CHECKS.items():
+        module = importlib.import_module(home)
+        lines.append(f"## {KINDS[kind].word.capitalize()}\n\n{(module.__doc__ or '').strip()}\n")
+        lines += [f"### {prop.__name__.replace('_', '-')}\n\n{one_line(prop)}\n" for prop in module.PROPERTIES]
     return "\n".join(lines)
+
+
+def one_line(prop: Callable[..., str]) -> str:
+    return " ".join((prop.__doc__ or "").split())
 
 
 def main() -> int:

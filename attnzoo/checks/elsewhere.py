@@ -6,9 +6,7 @@ Shapes: see `attnzoo.shapes`.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import inspect
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -17,8 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnzoo import components
 from attnzoo.contract import Attention
 from attnzoo.errors import RequestError, unknown
+from attnzoo.from_files import module_of, register_file
 from attnzoo.seeds import seeded
 from attnzoo.terminal import one_line
 
@@ -102,8 +102,8 @@ def adapted(model: nn.Module) -> nn.Module:
     return HuggingFace(model) if hasattr(config, "vocab_size") and hasattr(model, "generate") else model
 
 
-def load(spec: str) -> nn.Module | type[Attention]:
-    """What ``FILE.py:NAME`` or ``package.module:NAME`` names: an `Attention` or its class, or a language model. Other
+def load(spec: str) -> Any:
+    """What ``FILE.py:NAME`` or ``package.module:NAME`` names: a component's class, an `Attention`, or a language model. Other
     functions and classes are called without arguments and must give one of these.
 
     Raises:
@@ -114,7 +114,12 @@ def load(spec: str) -> nn.Module | type[Attention]:
     if not hasattr(module, name):
         raise RequestError(unknown(f"name in {place}", name, [key for key in vars(module) if not key.startswith("_")]))
     found = getattr(module, name)
-    if isinstance(found, type) and issubclass(found, Attention):
+    kind = components.kind_of(found)
+    if kind is not None:
+        if kind != "attention" and place.endswith(".py"):
+            register_file(kind, place, name)  # its streams and messages go by its name
+        return found
+    if isinstance(found, type) and issubclass(found, Attention):  # the base class itself
         return found
     if not isinstance(found, nn.Module) and callable(found):
         found = found()
@@ -136,19 +141,9 @@ def vocabulary(model: nn.Module, spec: str) -> int:
 
 
 def _imported(place: str) -> ModuleType:
-    if place.endswith(".py") and not Path(place).is_file():
-        raise RequestError(f"{place}: no such file")
+    if place.endswith(".py"):
+        return module_of(Path(place))
     try:
-        return _from_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
+        return importlib.import_module(place)
     except Exception as error:  # whatever the code does at import is its own; it is said in one line
         raise RequestError(f"{place} cannot be imported: {one_line(error)}") from error
-
-
-def _from_file(path: Path) -> ModuleType:
-    made = importlib.util.spec_from_file_location(path.stem, path)
-    assert made is not None
-    assert made.loader is not None
-    module = importlib.util.module_from_spec(made)
-    sys.modules.setdefault(made.name, module)  # dataclasses look their module up
-    made.loader.exec_module(module)
-    return module

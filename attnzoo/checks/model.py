@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,14 +19,13 @@ from attnzoo.arguments import seed as valid_seed
 from attnzoo.checks import decode_properties, task_properties
 from attnzoo.checks import model_properties as properties
 from attnzoo.checks.canary import entropy_canary
-from attnzoo.checks.compare import Failed, Skip
+from attnzoo.checks.kinds import attempt, skipped
 from attnzoo.checks.leak import leak_test
 from attnzoo.checks.leak_setup import modules_behind, prepared
 from attnzoo.checks.leak_subject import LeakTest
 from attnzoo.checks.model_gradients import model_gradients, model_second_derivative
 from attnzoo.checks.model_properties import Model
-from attnzoo.checks.report import FAILED, PASSED, REFUSED, SKIPPED, CheckReport, Result
-from attnzoo.errors import Refused
+from attnzoo.checks.report import FAILED, PASSED, SKIPPED, CheckReport, Result
 from attnzoo.tasks.base import Task
 
 OF_MODEL: tuple[Callable[[Model], str], ...] = (
@@ -92,35 +90,14 @@ def check_model(
     with prepared(modules, device, seed, asleep=(0.0, 1.0)):
         subject = Model(model, vocab_size, device, torch.Generator().manual_seed(seed))
         dtype = str(subject(subject.tokens(1, 2)).dtype).removeprefix("torch.")
-        results += [_attempt(prop, subject) for prop in OF_MODEL]
-    results += [_attempt(prop, task) if task else _skipped(prop, "no task was given") for prop in OF_TASK]
+        results += [attempt(prop, subject) for prop in OF_MODEL]
+    results += [attempt(prop, task) if task else skipped(prop, "no task was given") for prop in OF_TASK]
     report = leak_test(model, vocab_size=vocab_size, n_tokens=n_tokens, seed=seed, device=device)
     results += [_from_leak(test, report.setting) for test in report.tests]
     if not quick:
         results.append(_canary(make_model, modules, vocab_size, seed, device))
     name = type(modules[0] if modules else model).__name__
     return CheckReport(name, str(device), (dtype,), quick, results, seconds=time.perf_counter() - started)
-
-
-def _attempt(prop: Callable[[Any], str], subject: Any) -> Result:
-    """Try a property; it returns on what input it held, or raises."""
-    about = (prop.__doc__ or "").strip()
-    try:
-        return Result(prop.__name__, prop(subject), PASSED, about=about)
-    except Failed as found:
-        return Result(
-            prop.__name__, "random tokens", FAILED, found.expected, found.actual, found.where, found.detail, about
-        )
-    except Refused as refusal:
-        return Result(prop.__name__, "", REFUSED, detail=" ".join(str(refusal).split()), about=about)
-    except Skip as why:
-        return Result(prop.__name__, "", why.status, detail=str(why), about=about)
-    except Exception as error:  # whatever the model under check raises is a finding, and is reported whole
-        return Result(prop.__name__, "", FAILED, "a result", f"{type(error).__name__}: {error}", about=about)
-
-
-def _skipped(prop: Callable, why: str) -> Result:
-    return Result(prop.__name__, "", SKIPPED, detail=why, about=(prop.__doc__ or "").strip())
 
 
 def _from_leak(test: LeakTest, setting: str) -> Result:

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from attnzoo import components
 from attnzoo.arguments import demand, flag, texts
 from attnzoo.arguments import device as check_device
 from attnzoo.arguments import dtype as check_dtype
+from attnzoo.checks import kinds
 from attnzoo.checks.elsewhere import adapted
 from attnzoo.checks.report import FAILED, CheckReport, Result
 from attnzoo.checks.subject import Subject
@@ -77,13 +79,15 @@ def check(
 
     Args:
         what: a registered name, an `Attention` (at its own and at many other sizes), its class, or a function that builds one.
+            A component of another kind, by its name (``recall``, ``task:recall``) or class, is held to what its kind must
+            keep (`attnzoo.checks.kinds`).
             A language model (any other nn.Module, tokens (B, T) -> logits (B, T, V), or a causal LM of transformers) goes
             to `check_model`, with ``quick`` and the options it takes (``vocab_size``, ``n_tokens``, ``seed``).
         device, dtype: where and in what; every declared dtype when None.
         quick: the short form: a few seconds, no compilation.
         only: names of checks; all when empty.
         shrink: search the smallest failing input.
-        options: the backend's own settings.
+        options: the component's own settings; of a task, ``n_tokens`` too.
 
     Returns:
         the report; a check stops at its first failing case.
@@ -108,6 +112,11 @@ def check(
         faults = [unknown("option of a language model's check", key, known) for key in options if key not in known]
         demand("this cannot be checked", faults)
         return check_model(adapted(what), device=device, quick=quick, **options)
+    what = kinds.component(what)
+    if components.kind_of(what) not in (None, "attention"):
+        if dtype is not None:
+            raise RequestError(f"a {components.kind_of(what)} is checked in every type that matters to it: no dtype")
+        return kinds.check_component(what, options, device=device, quick=quick, only=only)
     subject = Subject.of(what, device=device, dtype=dtype, shrink=shrink, **options)
     chosen = all_checks(quick)
     wrong = set(only) - {c.name for c in all_checks()}

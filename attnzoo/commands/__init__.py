@@ -88,7 +88,7 @@ def names_and_options(words: Iterable[str]) -> tuple[list[str], dict[str, dict[s
     faults: list[str] = []
     for word in words:
         place, equals, value = word.partition("=")
-        name, dot, option = place.partition(".")
+        name, dot, option = place.rpartition(".") if ":" in place else place.partition(".")
         if not equals:
             names.append(word)
         elif dot and name and option:

@@ -1,9 +1,10 @@
-"""Hold backends to the conformance suite: definition, gradients, masks, causality, decoding, heads, numbers, layout.
+"""Hold components to what their kind must keep; backends to the conformance suite (definition, gradients, masks, decoding …).
 
 attnzoo check linear sliding_window
 attnzoo check --all --quick
 attnzoo check gla gla.kernel=fla sliding_window sliding_window.window=8     (with other options than the defaults)
-attnzoo check mine.py:MyAttention                           (an attention, or a language model, from a file or package)
+attnzoo check recall recall.n_symbols=8                     (a task; task:recall where another kind has the name too)
+attnzoo check mine.py:MyAttention mine.py:MyTask            (a component, or a language model, from a file or package)
 attnzoo check --model attention=linear model.n_layers=2     (the whole language model, its task and generation)
 attnzoo check --model runs/sdpa-seed0                       (a trained one: a run folder or an exported model)
 """
@@ -15,11 +16,13 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from importlib.util import find_spec
 from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any
 
 from attnzoo.commands import add_device, add_json, check_saved, names_and_options, print_json
-from attnzoo.errors import RequestError, unknown_backend
+from attnzoo.components import KINDS
+from attnzoo.errors import RequestError
 from attnzoo.terminal import printable
 
 if TYPE_CHECKING:
@@ -33,7 +36,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "names",
         nargs="*",
         metavar="NAME",
-        help="registered backends, their options as NAME.OPTION=VALUE, or FILE.py:NAME; with --model KEY=VALUE or a folder",
+        help="NAME, KIND:NAME or FILE.py:NAME, options as NAME.OPTION=VALUE; with --model KEY=VALUE or a folder",
     )
     parser.add_argument("--all", action="store_true", help="every registered backend")
     parser.add_argument(
@@ -53,38 +56,32 @@ def run(arguments: Namespace) -> int:
         return run_model(arguments)
     named, options, wrong = names_and_options(arguments.names)
     if bool(named) == arguments.all:
-        raise RequestError("attnzoo check: name the backends, or --all of them", wrong)
+        raise RequestError("attnzoo check: name what to check, or --all backends", wrong)
     import torch
 
     from attnzoo import components, registry
-    from attnzoo.checks import elsewhere
+    from attnzoo.checks import elsewhere, kinds
     from attnzoo.measure import resolve_device
 
-    names = registry.list_backends() if arguments.all else named
-    broken = {plugin.name for plugin in components.broken_plugins()}
+    names = registry.list_backends() if arguments.all else [_resolved(name, kinds.resolve, wrong) for name in named]
+    options = {_resolved(name, kinds.resolve, wrong): given for name, given in options.items()}
     faults = wrong + [f"options of {name}, which is not checked" for name in options if name not in names]
-    faults += [
-        unknown_backend(name, registry.list_backends())
-        for name in names
-        if ":" not in name and name not in {*registry.list_backends(), *broken}
-    ]
-    if faults:
-        raise RequestError(faults[0], faults[1:])
-    faults = [
+    broken = {plugin.name for plugin in components.broken_plugins()}
+    faults = faults or [
         f"{name}: {fault}" for name in options if ":" not in name and name not in broken
         for fault in registry.option_faults(name, options[name])
     ]  # fmt: skip
     if faults:
-        raise RequestError("attnzoo check cannot do this", faults)
-    subjects = [elsewhere.load(name) if ":" in name else name for name in names]
+        raise RequestError(faults[0], faults[1:])
+    subjects = [elsewhere.load(name) if _is_elsewhere(name) else name for name in names]
     device = resolve_device(arguments.device)
     dtype = getattr(torch, arguments.dtype) if arguments.dtype else None
-    one = partial(_check, options, device=device, dtype=dtype, quick=arguments.quick, only=arguments.only)
+    given = [options.get(name, {}) for name in names]
+    one = partial(_check, device=device, dtype=dtype, quick=arguments.quick, only=arguments.only)
+    # what a file defines does not travel to a process
+    apart = device == "cpu" and not any(map(_is_elsewhere, names))
     reports = []
-    apart = device == "cpu" and not any(
-        ":" in name for name in names
-    )  # what a file defines does not travel to a process
-    for report in _side_by_side(one, names) if apart else map(one, subjects):
+    for report in _side_by_side(one, names, given) if apart else map(one, subjects, given):
         reports.append(report)
         if not arguments.json:
             print(printable(report), flush=True)
@@ -93,23 +90,44 @@ def run(arguments: Namespace) -> int:
     return int(any(report.failures or not (report.passed or report.refused) for report in reports))
 
 
-def _check(options: dict[str, dict[str, Any]], subject: Any, **how: Any) -> CheckReport:
+def _check(subject: Any, options: dict[str, Any], **how: Any) -> CheckReport:
     """One subject with its own options."""
     from attnzoo import checks
 
-    return checks.check(subject, **how, **(options.get(subject, {}) if isinstance(subject, str) else {}))
+    return checks.check(subject, **how, **options)
 
 
-def _side_by_side(one: Callable[[str], CheckReport], names: list[str]) -> Iterator[CheckReport]:
+def _is_elsewhere(name: str) -> bool:
+    """Whether it is of a file or a package, rather than a component of a kind."""
+    kind, colon, _ = name.rpartition(":")
+    return bool(colon) and kind not in KINDS
+
+
+def _resolved(name: str, resolve: Callable[[str], tuple[str, str]], faults: list[str]) -> str:
+    """The name as `checks.check` takes it: a backend's alone, of another kind with the kind before it."""
+    place = name.rpartition(":")[0]
+    if _is_elsewhere(name) and ("." in place or find_spec(place)):
+        return name
+    try:
+        kind, found = resolve(name)
+    except RequestError as error:
+        faults += [error.message, *error.reasons]
+        return name
+    return found if kind == "attention" else f"{kind}:{found}"
+
+
+def _side_by_side(
+    one: Callable[..., CheckReport], names: list[str], given: list[dict[str, Any]]
+) -> Iterator[CheckReport]:
     """Reports in the order of the names, from a process a core: on inputs this small torch has no use for a second thread."""
     import torch
 
     workers = min(torch.get_num_threads(), len(names))
     if workers < 2:
-        yield from map(one, names)
+        yield from map(one, names, given)
         return
     with ProcessPoolExecutor(workers, get_context("spawn"), torch.set_num_threads, (1,)) as pool:
-        yield from pool.map(one, names)
+        yield from pool.map(one, names, given)
 
 
 def run_model(arguments: Namespace) -> int:
