@@ -65,8 +65,9 @@ def generate(
     was_training = model.training
     model.eval()
     try:
-        draw = torch.Generator(device=tokens.device)
-        draw.manual_seed(seed) if seed is not None else draw.seed()
+        draw = None if temperature < COLDEST else torch.Generator(device=tokens.device)
+        if draw is not None:
+            draw.manual_seed(seed) if seed is not None else draw.seed()
         if use_cache and cache is None:
             cache = model.new_cache(tokens.shape[0], end)
         new = text[:, 0 if cache is None else cache.length : start]
@@ -89,7 +90,9 @@ def _is_step(new: Tensor, cache: ModelCache | None) -> bool:
     return new.shape[1] == 1 and cache is not None and cache.length > 0
 
 
-def _pick(logits: Tensor, temperature: float, top_k: int | None, top_p: float | None, draw: torch.Generator) -> Tensor:
+def _pick(
+    logits: Tensor, temperature: float, top_k: int | None, top_p: float | None, draw: torch.Generator | None
+) -> Tensor:
     """(B, V) -> the next token (B, 1)."""
     if temperature < COLDEST:
         return logits.argmax(-1, keepdim=True)

@@ -138,6 +138,8 @@ def continues(lm: torch.nn.Module, tokens: Tensor, real: Tensor | None) -> Fault
     with Watch() as watch, torch.autocast("cuda", torch.bfloat16):
         for n in range(PREFILLED, PREFILLED + DECODED):
             lm(tokens[:, n : n + 1], key_padding=padding[n + 1], cache=cache)
+        prompt = None if real is None else real[:, : cache.length + 1]
+        lm.generate(tokens[:, : cache.length + 1], DECODED, key_padding=prompt, cache=cache)
     return f"decoding waits for the device: {dict(watch.waits)}" if watch.waits else None
 
 
