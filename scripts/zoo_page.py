@@ -40,11 +40,12 @@ are those that `positions=auto` gives. Time and memory are of a training step, s
 
 ABNORMAL = """## Abnormal input
 
-Found by running each on a CPU in float32, on 9 tokens, in one pass and token by token ("decoded", where that differs). refused:
-an error before any work; empty: a result without rows; 0: rows that see nothing are 0. With NaN or ∞ in q, k or v of one token,
-how far it goes: to rows that see the token at most (seen), or to earlier rows of its sequence too (sequence: a weight of 0 times
-NaN is NaN). No backend carries it to another sequence of the batch. On some CPUs torch's fused kernel passes over a NaN in a
-query and gives a finite row: look for NaN in the input, not in the output.
+Found by running each on a CPU in float32, on 3 sequences of 9 tokens: in one pass, in a training step with its gradients
+(trained) and token by token (decoded), named where they differ. refused: an error before any work; empty: a result without
+rows; 0: rows that see nothing are 0, their gradients too. With NaN or ∞ in q, k or v of one token of the second sequence, how
+far it goes: to rows that see the token at most (seen), or to earlier rows of its sequence too (sequence: a weight of 0 times
+NaN is NaN). No backend carries it to another sequence. On some CPUs torch's fused kernel passes over a NaN in a query and gives
+a finite row: look for NaN in the input, not in the output.
 """
 
 
