@@ -20,9 +20,13 @@ def reads_text(cfg: TaskConfig) -> bool:
 
 
 def length_faults(cfg: TaskConfig, path: str = "task") -> list[str]:
-    """Why the task cannot be posed at this length."""
+    """Why the task cannot be posed at this length; its options may say so too, by ``length_faults(n_tokens)``."""
     least = components.declared("task", cfg.name, "least_tokens")
-    return [] if cfg.n_tokens >= least else [f"{path}.n_tokens={cfg.n_tokens}: {cfg.name} needs at least {least}"]
+    if cfg.n_tokens < least:
+        return [f"{path}.n_tokens={cfg.n_tokens}: {cfg.name} needs at least {least}"]
+    options = components.read_options("task", cfg.name, cfg.options, f"{path}.")[0]
+    found = options.length_faults(cfg.n_tokens) if hasattr(options, "length_faults") else []
+    return [f"{path}.{each}" for each in found]
 
 
 def task_problems(cfg: TaskConfig, data: DataConfig, seed: int = 0) -> list[str]:
