@@ -38,6 +38,9 @@ def read(cls: type, values: Any, path: str = "") -> tuple[dict[str, Any], list[s
     arguments: dict[str, Any] = {"options": {}} if is_open else {}
     faults: list[str] = []
     for key, value in values.items():
+        if is_open and key == "options" and isinstance(value, Mapping):  # exports of 0.1 keep them apart
+            arguments["options"] |= plain(value)
+            continue
         if key not in known and is_open:
             arguments["options"][str(key)] = plain(value)
             continue

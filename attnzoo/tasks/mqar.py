@@ -20,8 +20,8 @@ class MQAROptions(Options):
     Args:
         n_pairs: key-value pairs a row.
         n_symbols: V: keys are 1 to V/2 - 1, values V/2 to V - 1.
-        power_a: a of the distances: a query stands g places after the pairs with probability in proportion to (g + 1)^(a - 1), where
-            a place is two tokens; 1 is uniform, a small one keeps queries near.
+        power_a: a of the distances: a query stands g places after the pairs with probability in proportion to (g + 1)^(a - 1),
+            a place being two tokens; 1 is uniform, a small one keeps queries near.
         n_passes: how often the pairs are shown before the queries.
         random_non_queries: places without a key hold random symbols; false leaves the symbol 0 there.
     """

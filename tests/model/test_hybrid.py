@@ -124,7 +124,10 @@ WRONG = [
     (["model.attention_pattern=[sdpa,gla]", "model.n_layers=1"], "the last would stand in no layer"),
     (["model.attention_pattern=[sdpa]", "model.attention_options.sdpaa.kernel=math"], "did you mean 'sdpa'?"),
     (["model.attention_pattern=[gla]", "model.attention_options.gla.chunk=3"], "chunk=3: must be a power of two"),
-    (["model.attention_pattern=[gla]", "model.attention_options.gla.chunks=4"], "did you mean 'chunk'?"),
+    (
+        ["model.attention_pattern=[gla]", "model.attention_options.gla.chunks=4"],
+        "did you mean 'model.attention_options.gla.chunk'?",
+    ),
     (["model.attention_pattern=[gla]", "model.attention_options.gla.kernel=fast"], "unknown kernel of gla 'fast'"),
     (["model.attention_options.gla._target_=os.system"], "it never runs code"),
 ]
