@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attnzoo import components
 from attnzoo.data.config import DataConfig
@@ -24,7 +24,7 @@ def length_faults(cfg: TaskConfig, path: str = "task") -> list[str]:
     least = components.declared("task", cfg.name, "least_tokens")
     if cfg.n_tokens < least:
         return [f"{path}.n_tokens={cfg.n_tokens}: {cfg.name} needs at least {least}"]
-    options = components.read_options("task", cfg.name, cfg.options, f"{path}.")[0]
+    options: Any = components.read_options("task", cfg.name, cfg.options, f"{path}.")[0]
     found = options.length_faults(cfg.n_tokens) if hasattr(options, "length_faults") else []
     return [f"{path}.{each}" for each in found]
 
