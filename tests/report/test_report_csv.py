@@ -22,3 +22,25 @@ def test_every_cell_with_its_reasons(records, tmp_path):
     withheld = next(line for line in lines if line["attention"] == "linear")
     assert withheld["train_step_ms"] == ""
     assert "withheld" in withheld["reasons"]
+
+
+def test_one_timing_that_stands_for_all_seeds_is_in_the_first_line_alone(records, tmp_path):
+    """A timing that differs in any of the three is one of its own."""
+    mine = [r | {"run": f"exact-s{r['seed']}"} for r in records if r["attention"] == "exact"]
+    parts = ("train_step_ms", "prefill_ms", "decode_ms_per_token")
+    for record in mine[1:]:
+        record["cost"] |= {part: mine[0]["cost"][part] for part in parts}
+
+    def lines():
+        with write_csv(mine, tmp_path / "summary.csv").open(newline="", encoding="utf-8") as file:
+            return list(csv.DictReader(file))
+
+    found = lines()
+    assert [line["timed_with"] for line in found] == ["", "exact-s0", "exact-s0"]
+    assert [line["decode_ms_per_token"] != "" for line in found] == [True, False, False]
+    assert all(line["val_bits_per_byte"] and line["parameters"] for line in found)
+    for part in parts:
+        held = mine[1]["cost"][part]
+        mine[1]["cost"][part] = held | {"median": held["median"] * 2}
+        assert [line["timed_with"] for line in lines()] == ["", "", "exact-s0"], part
+        mine[1]["cost"][part] = held

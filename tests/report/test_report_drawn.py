@@ -118,6 +118,9 @@ def test_the_two_panels_of_a_file():
     assert "local: read at all" in left
     assert "local: weights, over each row" in right
     assert {opacity for _, opacity, _ in strokes(left)} == {1.0}
+    uneven = picture_svg({**SHOWN, "weights": [[1.0, 0.0], [0.25, 0.5]]})
+    read, shaded = re.findall(r"<g transform.*?</g><rect", uneven)
+    assert [{opacity for _, opacity, _ in strokes(side)} for side in (read, shaded)] == [{1.0}, {0.5, 1.0}]
     assert svg.index(">read at all</text>") < svg.index(">weights, over each row")
 
 
@@ -129,6 +132,10 @@ def test_the_numbers_of_a_head_in_their_columns():
     console = Console(file=io.StringIO(), width=60)
     print_heads([{"layer": 1, "backend": "b\x1b[2J", "heads": [HEAD]}], console)
     assert "b\ufffd[2J" in console.file.getvalue()
+    heads, units, _, cells = (" ".join(text.split()) for text in console.file.getvalue().splitlines() if text.strip())
+    assert heads == "keys read entropy first token row sum"
+    assert units == "layer backend head exp(entropy) nats logits % mean"
+    assert cells == "1 b\ufffd[2J 2 1.6 0.44 -1.0 to 2.0 25.6 0.99"
     assert console.width == 140  # a pipe: nothing is cut
 
 

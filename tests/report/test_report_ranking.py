@@ -246,3 +246,18 @@ def test_the_seeds_named_are_the_fewest_of_those_undecided(records):
     put(found, "gqa", f"quality.{LOSS}", [2.0, 2.1])
     put(found, "sdpa", f"quality.{LOSS}", [1.99, 2.0, 2.001])
     assert best(found) == "undecided at 2 seeds between sdpa, exact, gqa"
+
+
+def test_rows_of_two_starts_are_not_ranked_though_each_is_known(records):
+    two = only(records, "exact", "sdpa", seeds=(0,))
+    two[1]["cost"]["timing_id"] = "rounds-2"
+    assert best(two, "train_step_ms") == "the rows differ in the start they were timed at"
+
+
+def test_a_task_whose_chance_nobody_knows_has_a_winner_by_its_seeds(records):
+    two = only(records, "exact", "sdpa")
+    put(two, "exact", "quality.task_accuracy.recall", [0.9, 0.91, 0.92])
+    put(two, "sdpa", "quality.task_accuracy.recall", [0.5, 0.51, 0.52])
+    for record in two:
+        del record["quality"]["task_chance"]
+    assert best(two, "recall_accuracy") == "exact"

@@ -200,6 +200,21 @@ def test_a_narrow_terminal_goes_without_the_first_of_the_list_first(records):
     assert ["±" in text for text in texts] == [True, False]
 
 
+def test_rows_of_cells_or_of_backends_and_a_name_folds_where_it_must(records):
+    def printed(width, **how):
+        console = Console(file=io.StringIO(), width=width, force_terminal=True, no_color=True)
+        print_table(records, console, **how)
+        return console.file.getvalue()
+
+    assert "exact (seed=2)" in printed(160, group=False)
+    assert "exact (seed=2)" not in printed(160)
+    records[0]["attention"] = "a_name_of_some_length_that_folds"
+    narrow = printed(70)
+    assert "decode" not in narrow  # all that can be dropped is
+    assert "step × sdpa" not in narrow
+    assert "…" not in "".join(line for line in narrow.splitlines() if line.startswith("a_name"))
+
+
 def test_styles_of_marks_and_verdicts(records):
     summary = summarise(records)
     table = _table(summary, ())
