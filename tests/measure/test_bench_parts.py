@@ -283,6 +283,7 @@ def test_rates_are_of_a_product_and_a_copy_both_ways(monkeypatch):
         return {name: Timing(samples=[{"copy": 8.0}.get(name, 4.0)] * 6) for name in works}
 
     monkeypatch.setattr(roofline, "take_turns", turns)
+    assert roofline.COPIED[False] == 2**26  # beyond the caches of a CPU
     monkeypatch.setattr(roofline, "COPIED", {False: 1024, True: 1})
     found = roofline.machine_rates("cpu", torch.float32)
     assert found == {"matmul_flops_per_s": 2 * 1024**3 / 0.004, "copy_bytes_per_s": 2 * 1024 / 0.008}

@@ -1,12 +1,15 @@
 """What a benchmark tells the turns, and what it makes of them."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from attnzoo.measure import bench_operator, bench_turns, fresh
 from attnzoo.measure.bench import bench
-from attnzoo.measure.bench_row import Key
-from attnzoo.measure.latency import Timing
+from attnzoo.measure.bench_row import Key, Work
+from attnzoo.measure.latency import Contestant, Timing
+from attnzoo.measure.limit import Limit
 
 SMALL = {"n_heads": 2, "head_dim": 16, "verify": lambda *_: ("ok", [])}
 
@@ -79,3 +82,51 @@ def test_inputs_are_drawn_once_a_shape_and_freed_afterwards(monkeypatch):
     ours = [shape for shape in drawn if len(shape) == 4]
     assert sorted(ours) == [(1, 2, 8, 4)] * 4 + [(1, 2, 16, 4)] * 4
     assert bench_operator._drawn.cache_info().currsize == 0
+
+
+def test_memory_is_weighed_from_the_starting_point_of_a_call():
+    order, settings = (
+        [],
+        {"level": "model", "verdicts": {}, "lengths": [4], "rounds": 1, "seconds": 1.0, "baseline": "sdpa"},
+    )
+    turns = bench_turns.Turns(
+        setting=SimpleNamespace(device="cpu"), dense_masks=False, compiled=False, fresh_memory=True, **settings
+    )
+    work = Work(Contestant(lambda: order.append("run"), prepare=lambda: order.append("ready")), 1)
+    for key in (Key("sdpa", 4, True), Key("nobody", 4)):  # neither can be made in another process
+        assert turns._weigh(key, "decode", work, Limit.of(None)).keys() == {"peak_memory_bytes"}
+    assert order == ["ready", "run"] * 2
+    over = Limit(5.0, end=0.0)
+    assert turns._weigh(Key("sdpa", 4), "decode", work, over) == {
+        "reasons": [over.over_before("its memory was measured")]
+    }
+
+
+def test_the_memory_columns_of_a_process_of_its_own(monkeypatch):
+    asked = []
+    found = {"bytes": 5, "method": "m", "process_bytes": 6, "process_method": "p", "reasons": ["r"]}
+    monkeypatch.setattr(fresh, "fresh_peak", lambda *given, timeout: asked.append((*given, timeout)) or found)
+    shown = {
+        "peak_memory_bytes": 5,
+        "memory_method": "m",
+        "process_peak_bytes": 6,
+        "process_method": "p",
+        "reasons": ["r"],
+    }
+    assert bench_turns._fresh("model", Key("sdpa", 4), "decode", "setting", Limit.of(None)) == shown
+    bench_turns._fresh("model", Key("sdpa", 4), "decode", "setting", Limit.of(50.0))
+    assert asked[0] == ("model", "sdpa", "decode", "setting", 4, fresh.LONGEST)
+    assert 0 < asked[1][-1] <= 50
+
+
+def test_a_longer_one_of_the_same_kind_is_no_easier():
+    keys = [Key("a", 1), Key("a", 1, True), Key("b", 1), Key("a", 2), Key("a", 2, True), Key("a", 4)]
+    assert bench_turns._shorter(keys) == {
+        Key("a", 2): Key("a", 1), Key("a", 2, True): Key("a", 1, True), Key("a", 4): Key("a", 2),
+    }  # fmt: skip
+
+
+def test_lengths_are_built_from_the_shortest_on(told):
+    bench(["sdpa"], ops=["forward"], lengths=[32, 8, 16], dense_masks=False, **SMALL)
+    assert told["easier"] == {Key("sdpa", 16): Key("sdpa", 8), Key("sdpa", 32): Key("sdpa", 16)}
+    assert (told["device"], told["leave"]) == ("cpu", bench_turns.WEIGHING)

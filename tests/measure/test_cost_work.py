@@ -208,3 +208,11 @@ def test_autocast_is_bf16_or_nothing():
         assert (product @ product).dtype == torch.float32
     with autocast("bf16", "cpu"):
         assert (product @ product).dtype == torch.bfloat16
+
+
+def test_each_stage_has_its_share_of_the_time_and_the_settings(monkeypatch):
+    told = []
+    monkeypatch.setattr(cost, "take_turns", lambda works, **how: told.append(how) or {n: Timing([1.0]) for n in works})
+    measure = MeasureConfig(rounds=7, seconds=6.0, decode_context=CONTEXT, decode_tokens=NEW)
+    cost.time_models({"a": model()}, task_shape=(BATCH, TOKENS), measure=measure, baseline="a", seed=5)
+    assert told == [{"baseline": "a", "rounds": 7, "seconds": 2.0, "seed": 5, "device": "cpu"}] * 3

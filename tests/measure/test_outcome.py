@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from contextlib import contextmanager
 
 import pytest
 import torch
 
 from attnzoo.errors import LONGEST_TEXT, MOST_REASONS, AttnzooError, Refused, RequestError
-from attnzoo.measure.outcome import outcome, where
+from attnzoo.measure.outcome import _foreign, outcome, where
 
 
 @pytest.mark.parametrize(
@@ -54,6 +56,26 @@ def test_the_line_is_that_of_who_wrote_the_code(tmp_path, monkeypatch):
         torch.zeros(2, 3) @ torch.zeros(2, 3)
 
     assert where(raised(mine)) == f"test_outcome.py:{mine.__code__.co_firstlineno + 1} in mine"
+
+    def through_torch():
+        torch.nn.Linear(2, 3)(torch.zeros(4, 5))
+
+    def through_python():
+        json.loads("x")
+
+    @contextmanager
+    def held():
+        yield
+        int("x")
+
+    def through_both():
+        with held():
+            pass
+
+    for work in (through_torch, through_python):
+        assert where(raised(work)).endswith(f"in {work.__name__}")
+    assert where(raised(through_both)).endswith("in held")
+    assert where(raised(lambda: eval("1 / 0"))).endswith("in <lambda>")  # code of no file
     assert where(ValueError("never raised")) is None
 
     def through_ours():
@@ -62,6 +84,9 @@ def test_the_line_is_that_of_who_wrote_the_code(tmp_path, monkeypatch):
         build("sdpa", n_heads=3, n_kv_heads=2, head_dim=8)
 
     assert where(raised(through_ours)).startswith("test_outcome.py:")  # not a frame of the package
+    assert [_foreign(f"/env/lib/site-packages/{name}") for name in (
+        "torch/nn/x.py", "lightning/x.py", "lightning_utilities/x.py", "pytorch_lightning/x.py", "contextlib.py", "fla/x.py",
+    )] == [True] * 5 + [False]  # fmt: skip
     package = tmp_path / "site-packages"
     (package / "somebody").mkdir(parents=True)
     (package / "somebody" / "code.py").write_text("def broken():\n    int('x')\n")
