@@ -200,6 +200,7 @@ def test_every_entry_says_what_it_is(monkeypatch):
     assert found["attnzoo"] == env.attnzoo.__version__
     assert found["os"].startswith(f"{env.platform.system()} {env.platform.machine()}")
     start = datetime.fromisoformat(found["start"])
+    assert len(found["start"]) == len("2026-01-02T03:04:05+00:00")
     assert start.tzinfo is UTC
     assert abs((datetime.now(UTC) - start).total_seconds()) < 60
     versions = env.versions()

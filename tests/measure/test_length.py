@@ -59,4 +59,5 @@ def test_what_the_turns_are_told_and_what_is_made_of_them(monkeypatch):
     assert len({id(optimizer) for *_, optimizer in made}) == 2  # one a model: its state is weighed once
     numbers = {"status": "ok", "reasons": [], "train_step_ms": 2.0, "low": 1.0, "high": 3.0, "rounds": 3}
     parts = [{"n_tokens": n, **numbers, "peak_memory_bytes": 1000 + n} for n in (16, 32)]
-    assert found == dict.fromkeys("ab", [*parts, {"n_tokens": 64, "status": "interrupted", "reasons": ["so"]}])
+    parts.append({"n_tokens": 64, "status": "interrupted", "reasons": ["so"]})
+    assert found == {"a": parts, "b": parts}
