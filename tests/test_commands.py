@@ -101,7 +101,9 @@ def test_what_became_worse_is_status_1_and_what_cannot_be_told_is_counted(capsys
     new, old = {"rows": [row("a", 2.0), row("b", 1.0)]}, {"rows": [row("a", 1.0)]}
     assert bench._worse(new, old, "old.json") is True
     said = capsys.readouterr().err.splitlines()
-    assert said == ["a, forward, T 8: slower, 1 → 2 (ms)", "1 of 2 rows have no counterpart in old.json"]
+    assert said == [
+        "a, forward, T 8: slower, 1 → 2 (ms)", "1 of 2 rows have no counterpart in old.json:", "  b, operator, forward, T 8",
+    ]  # fmt: skip
     assert bench._worse(old, new, "x") is False
     assert capsys.readouterr().err == ""
 
