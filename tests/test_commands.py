@@ -181,13 +181,14 @@ def test_a_check_runs_a_process_a_core_and_no_more_than_it_has_work_for(monkeypa
         def __exit__(self, *_):
             pass
 
-        def map(self, one, names):
-            return map(one, names)
+        def map(self, one, *given):
+            return map(one, *given)
 
     monkeypatch.setattr(check, "ProcessPoolExecutor", Pool)
     for threads, names, workers in ((4, "abc", 3), (2, "abc", 2), (1, "abc", None), (4, "a", None)):
         monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
-        assert list(check._side_by_side(str.upper, list(names))) == [name.upper() for name in names]
+        found = check._side_by_side(lambda *each: each, list(names), list(range(len(names))))
+        assert list(found) == [(name, n) for n, name in enumerate(names)]
         assert made == ([] if workers is None else [(workers, torch.set_num_threads, (1,))])
         made.clear()
 
