@@ -79,10 +79,13 @@ def scan(
     decay: Tensor | None = None,
     beta: Tensor | None = None,
     starts: Tensor | None = None,
+    bounds: Tensor | None = None,
     state: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, str]:
     """`attnzoo.kernels.scan.scan` by fla, q, k and v rounded to ``dtype``: outputs, the state, and the name of what ran.
 
+    ``bounds`` are those of the pieces that ``starts`` cuts, `piece_bounds`; made here they would be waited for at each call, and
+    fla keeps what it makes of them as long as it is given the same tensor.
     A single token takes the recurrent kernel, where no gradient is asked for: two of them have none.
     """
     n_queries, n_keys, repeats, widths = q.shape[2], k.shape[2], q.shape[1] // k.shape[1], (k.shape[-1], v.shape[-1])
@@ -103,13 +106,13 @@ def scan(
         state = F.pad(state.repeat_interleave(repeats, 1), (0, -widths[1] % WIDTHS, 0, -widths[0] % WIDTHS)).float()
     batch, last = k.shape[0], torch.arange(k.shape[0], device=k.device)
     if starts is not None:
-        bounds = piece_bounds(starts.expand(batch, -1))
+        bounds = piece_bounds(starts.expand(batch, -1)) if bounds is None else bounds
         first = torch.searchsorted(bounds, torch.arange(batch, device=bounds.device) * n_keys)  # piece of each row
         there = {key: t.flatten(0, 1)[None] for key, t in there.items()} | {"cu_seqlens": bounds}
         if state is not None:
             held = state * ~starts[:, :1, None, None]
             state = held.new_zeros(len(bounds) - 1, *held.shape[1:]).index_copy(0, first, held)
-        last = torch.cat([first[1:], first.new_tensor([len(bounds) - 1])]) - 1
+        last = F.pad(first[1:], (0, 1), value=len(bounds) - 1) - 1
     with torch.autocast(q.device.type, enabled=False):
         out, final = call(**there, scale=1.0, initial_state=state, output_final_state=True)
     first_order_only(f"fla/{name}", out, final)

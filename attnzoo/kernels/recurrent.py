@@ -7,7 +7,8 @@ is D, or the number of features; E is Dv, plus one where the values carry a colu
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -17,11 +18,13 @@ from torch.nn import functional as F
 from attnzoo.contract import Capabilities, Options, Request, ScoreBias
 from attnzoo.errors import RequestError
 from attnzoo.kernels import fla
+from attnzoo.kernels.derivatives import plainly
 from attnzoo.kernels.gates import wide
 from attnzoo.kernels.library import WithLibraries
+from attnzoo.kernels.optional import missing
 from attnzoo.kernels.scan import chunk_for, scan
 from attnzoo.masks import Mask
-from attnzoo.masks.translate import document_starts
+from attnzoo.masks.translate import document_starts, piece_bounds
 
 
 class StateCache:
@@ -85,7 +88,8 @@ class Recurrent(WithLibraries):
     """A rule whose whole past is one state (B, G, K, E) in float32 (float64 for float64 input).
 
     A padded token neither decays nor writes the state; the first token of a document finds it empty.
-    ``kernel`` is auto, chunked (which auto is: `attnzoo.kernels.scan`) or fla (`attnzoo.kernels.fla`, on a GPU).
+    ``kernel`` is auto, chunked (`attnzoo.kernels.scan`) or fla (`attnzoo.kernels.fla`). auto is fla on a GPU where fla is
+    installed and computes the same rule in the inputs' type, and chunked elsewhere.
     """
 
     kernels: ClassVar[tuple[str, ...]] = ("auto", "chunked", "fla")
@@ -105,6 +109,12 @@ class Recurrent(WithLibraries):
     def state_width(self) -> int:
         """K."""
         return self.head_dim
+
+    @classmethod
+    def declared(cls, options: Options, device: str = "cpu") -> Capabilities:
+        can = super().declared(options, device)
+        by_fla = options.kernel == "auto" and device == "cuda" and "fla" in cls.kernels and not missing("fla", device)
+        return replace(can, bitwise_prefix=False) if by_fla else can
 
     @classmethod
     def refusals(cls, request: Request) -> Iterable[str]:
@@ -145,8 +155,12 @@ class Recurrent(WithLibraries):
         t = self.masked_terms(q.to(w), k.to(w), v.to(w), x, hidden, starts, cache)
         before = None if cache is None else cache.state
         rest: dict[str, Any] = {"decay": t.decay, "beta": t.beta, "starts": starts, "state": before}
-        if self.options.kernel == "fla":
-            sums, state, kernel = fla.scan(t.q, t.k, t.v, dtype=q.dtype, **rest)
+        if self._by_fla(q, v, mask):
+            rows, kept = k.shape[0], starts
+            bounds = (
+                None if kept is None else mask.made(("pieces", seen, rows), lambda: piece_bounds(kept.expand(rows, -1)))
+            )
+            sums, state, kernel = fla.scan(t.q, t.k, t.v, dtype=q.dtype, bounds=bounds, **rest)
         else:
             sums, state = scan(t.q, t.k, t.v, chunk=self.options.chunk, **rest)
             kernel = f"{self.name}/{'chunked' if cache is None or k.shape[2] > 1 else 'recurrent'}"
@@ -156,6 +170,16 @@ class Recurrent(WithLibraries):
             cache.state, cache.length = state, seen + k.shape[2]
         return self.finish(sums, counts).to(q.dtype)
 
+    def _by_fla(self, q: Tensor, v: Tensor, mask: Mask) -> bool:
+        """Whether fla computes this. torch.compile and torch.func see through the chunks, and keep them under auto."""
+        if self.options.kernel != "auto":
+            return self.options.kernel == "fla"
+        if not q.is_cuda or plainly():
+            return False
+        sizes = (self.n_heads, self.n_kv_heads, self.head_dim, v.shape[3])
+        rule: Any = type(self)
+        return _fla_takes(rule, self.options, sizes, q.dtype, mask.fields)
+
     def masked_terms(self, q, k, v, x, hidden: Tensor | None, starts: Tensor | None, cache) -> Terms:
         """`terms` with hidden keys (B, 1, Tk, 1) that do nothing; for a rule that keeps more than a state in its cache."""
         t = self.terms(q, k, v, x)
@@ -163,6 +187,20 @@ class Recurrent(WithLibraries):
             return t
         decay = None if t.decay is None else t.decay.masked_fill(hidden, 0.0)
         return t._replace(k=t.k.masked_fill(hidden, 0.0), decay=decay)
+
+
+@lru_cache(maxsize=256)
+def _fla_takes(
+    rule: Any,
+    options: Options,
+    sizes: tuple[int, int, int, int],
+    dtype: torch.dtype,
+    fields: frozenset[str],
+) -> bool:
+    if "fla" not in rule.kernels:
+        return False
+    request = Request(*sizes, device="cuda", dtype=dtype, mask_fields=fields, options=replace(options, kernel="fla"))
+    return not any(rule.refusals(request))
 
 
 def ratio(sums: Tensor) -> Tensor:

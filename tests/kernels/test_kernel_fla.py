@@ -17,7 +17,8 @@ from torch.nn import functional as F
 import attnzoo
 from attnzoo import Mask
 from attnzoo.errors import Refused
-from attnzoo.kernels import fla, optional
+from attnzoo.kernels import fla, optional, recurrent
+from attnzoo.masks.translate import piece_bounds
 
 HERE = Path(__file__).parent
 RULES = ("linear", "retention", "gla", "mamba2", "deltanet", "gated_deltanet", "kda")
@@ -39,7 +40,9 @@ def documented(monkeypatch):
 
 def built(name: str, heads: int = 2, kv_heads: int = 2, **options):
     torch.manual_seed(0)
-    module = attnzoo.build(name, n_heads=heads, n_kv_heads=kv_heads, head_dim=5, d_model=6, kernel="fla", **options)
+    module = attnzoo.build(
+        name, n_heads=heads, n_kv_heads=kv_heads, head_dim=5, d_model=6, **{"kernel": "fla", **options}
+    )
     return module.double()
 
 
@@ -98,6 +101,59 @@ def test_a_gradient_never_takes_a_kernel_without_one():
             patch.setattr(fla, "load", stand_ins.fla)
             called.append(fla.scan(one, one, one, dtype=torch.float32, beta=torch.ones(1, 1, 1))[2])
     assert called == ["fla/chunk_delta_rule", "fla/fused_recurrent_delta_rule"]
+
+
+@pytest.fixture
+def on_cuda(documented, monkeypatch):
+    """Tensors that say they lie on a GPU."""
+    recurrent._fla_takes.cache_clear()
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True, raising=False)
+    yield
+    recurrent._fla_takes.cache_clear()
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_auto_takes_fla_on_a_gpu_where_it_computes_the_same(on_cuda, monkeypatch, name):
+    (qkv, x), mask = inputs(), Mask(documents=DOCUMENTS)
+    auto, chunked = built(name, kernel="auto"), built(name, kernel="chunked")
+    torch.testing.assert_close(auto(*qkv, mask, x=x), chunked(*qkv, mask, x=x), rtol=1e-10, atol=1e-11)
+    assert auto.kernel.startswith("fla/chunk_")
+    assert chunked.kernel == f"{name}/chunked"
+    single = [t.float() if t.dtype == torch.float32 else t.to(torch.float32) for t in qkv]
+    auto.to(torch.float32)(*single, x=x.to(torch.float32))
+    assert auto.kernel == f"{name}/chunked", "a type that fla does not multiply in"
+    recurrent._fla_takes.cache_clear()
+    monkeypatch.setattr(fla, "missing", lambda *_: ["not installed"])
+    other = built(name, kernel="auto")
+    other(*qkv, x=x)
+    assert other.kernel == f"{name}/chunked"
+
+
+def test_auto_keeps_the_chunks_on_a_cpu_and_where_fla_refuses(documented, monkeypatch):
+    (qkv, x), module = inputs(), built("gla", kernel="auto")
+    module(*qkv, x=x)
+    assert module.kernel == "gla/chunked"
+    recurrent._fla_takes.cache_clear()
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True, raising=False)
+    whole = built("linear", kernel="auto")
+    whole(*qkv, Mask(causal=False))
+    assert whole.kernel == "linear/whole"
+    for name in ("performer", "based"):
+        other = built(name, kernel="auto")
+        other(*qkv, x=x)
+        assert "fla" not in other.kernel
+    recurrent._fla_takes.cache_clear()
+
+
+def test_bounds_of_documents_are_made_once_a_mask(documented, monkeypatch):
+    """On a GPU each time is a wait."""
+    made = []
+    monkeypatch.setattr(recurrent, "piece_bounds", lambda starts: made.append(1) or piece_bounds(starts))
+    monkeypatch.setattr(fla, "piece_bounds", None)
+    (qkv, x), mask = inputs(), Mask(documents=DOCUMENTS)
+    for name in RULES:
+        built(name)(*qkv, mask, x=x)
+    assert len(made) == 1
 
 
 def test_refusals_come_all_at_once(monkeypatch):
