@@ -25,6 +25,8 @@ import attnzoo
 from attnzoo import Attention, Capabilities, Mask, register
 from attnzoo.model.build import assemble
 from attnzoo.model.config import AttentionConfig, ModelConfig, PositionsConfig
+from attnzoo.training.config import TrainerConfig
+from attnzoo.training.optim import Together, build_optimizer
 
 H, D, T, B = 4, 32, 96, 2  # more than one block or chunk of most defaults
 PREFILLED, DECODED = 8, 3
@@ -209,10 +211,38 @@ def chosen() -> Iterator[tuple[str, Fault | None]]:
         yield f"{which}, G {kv_heads}, {str(dtype).removeprefix('torch.')}", attn.kernel
 
 
+def scaled(support: bool) -> Iterator[tuple[str, Fault | None]]:
+    """Two steps of Muon and AdamW in float16 under a scaler; without its support the scaler reads whether to step."""
+    Together._step_supports_amp_scaling = support
+    size = ModelConfig(n_layers=2, d_model=H * D, n_heads=H)
+    lm = to_cuda(assemble(size, AttentionConfig("sdpa", {}), PositionsConfig("rope"), 64, 0), device=DEVICE)
+    optimizer, scaler = build_optimizer(lm, TrainerConfig()), torch.amp.GradScaler("cuda")
+    tokens = torch.randint(64, (B, T), device=DEVICE)
+    for step in ("first", "second"):
+        try:
+            with Watch() as watch:
+                with torch.autocast("cuda", torch.float16):
+                    loss = lm.loss(lm(tokens), tokens)
+                scaler.scale(loss).backward()
+                scaler.unscale_(optimizer)
+                norm = torch.nn.utils.clip_grad_norm_(lm.parameters(), 1.0)
+                optimizer.skip_if((~norm.isfinite()).float())
+                scaler.step(optimizer)
+                scaler.update()
+            yield (
+                f"{step} step",
+                f"it waits for the device: {dict(watch.waits)}" if step == "second" and watch.waits else None,
+            )
+        except Exception as error:  # the reason is what is asked for
+            yield f"{step} step", said(error)
+
+
 CASES: dict[str, Callable[[], Iterator[tuple[str, Fault | None]]]] = {
     "zoo": lambda: (done for name in names() for done in backend(name)),
     "models": lambda: (done for how in designs() for done in model(**how)),
     "kernels": chosen,
+    "scaled": lambda: scaled(support=True),
+    "scaled_unsupported": lambda: scaled(support=False),
     "planted": lambda: (done for name in PLANTED for done in backend(name)),
 }
 

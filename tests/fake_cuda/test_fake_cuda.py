@@ -67,3 +67,8 @@ def test_a_planted_wait_mixup_and_sum_in_no_order_are_found(guard):
         assert any(case.startswith(name) and "device" in fault for case, fault in faults.items()), faults
     unordered = [fault for case, fault in faults.items() if case.startswith("planted_unordered")]
     assert any("adds in no order: {'index_add'" in fault for fault in unordered), faults
+
+
+def test_a_step_of_fp16_does_not_wait_for_the_scaler(guard):
+    assert run(guard, "scaled") == {"run": ["first step", "second step"], "faults": {}}
+    assert "DataDependent" in run(guard, "scaled_unsupported")["faults"]["first step"]
