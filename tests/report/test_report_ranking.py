@@ -148,6 +148,8 @@ def test_what_leaks_or_is_wrong_or_diverged_or_has_left_the_plan_is_no_rival(rec
     ("path", "value", "key", "named"),
     [
         ("environment.device", "cuda", "train_step_ms", "device"),
+        ("environment.compiled", True, "train_step_ms", "compiled"),
+        ("environment.tf32", True, "train_step_ms", "tf32"),
         ("environment.threads", 7, "train_peak_memory_bytes", "threads"),
         ("cost.shape", {"batch_size": 1}, "decode_ms_per_token", "shape"),
         ("cost.timing_id", "rounds-2", "train_step_ms", "the start they were timed at"),
