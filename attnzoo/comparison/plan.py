@@ -14,7 +14,7 @@ from attnzoo.measure.record import Record, config_hash
 from attnzoo.model.config import hybrid_parts
 from attnzoo.names import file_name
 from attnzoo.redact import redacted, redacted_command
-from attnzoo.training.again import LENGTH, flat, flat_settings, in_the_way
+from attnzoo.training.again import LENGTH, flat, flat_settings, hash_as_written, in_the_way
 from attnzoo.training.config import AttentionConfig, CompareConfig, LoggerConfig, RunConfig, load_config, to_dict
 
 PLAN = "comparison.json"
@@ -77,7 +77,17 @@ class Cell:
         if self.starts_over or not path.is_file():
             return None
         record = Record.load(path)
-        return record if record["status"] in FINISHED and record.get("config_hash") == self.hash else None
+        if record["status"] not in FINISHED:
+            return None
+        return record if record.get("config_hash") == self.hash or self._is_of_before(record) else None
+
+    def _is_of_before(self, record: Record) -> bool:
+        """Whether a version with fewer settings wrote it, of which those there are the same."""
+        if not (self.folder / "config.yaml").is_file() or flat_settings(load_config(self.folder)) != flat_settings(
+            self.cfg
+        ):
+            return False
+        return record.get("config_hash") == hash_as_written(self.folder)
 
 
 @dataclass(frozen=True)
@@ -235,6 +245,10 @@ def check_same(folder: Path, asked: dict[str, Any]) -> None:
     if not path.is_file():
         return
     there = redacted(read_plan(folder).get("common", {"swept": None}))
+    if (
+        there.get("swept") == []
+    ):  # one of backends has all settings but those of its cells: a key of later has its default
+        there = flat(to_dict(CompareConfig(AttentionConfig(""))), leave_out=OF_CELLS) | there
     asked = {key: value for key, value in asked.items() if key in there}
     differ = sorted(in_the_way({key: there[key] for key in asked}, asked, split=False))
     if differ:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from attnzoo.errors import AttnzooError
-from attnzoo.measure.record import BY_CONTENT, NOT_IDENTITY
+from attnzoo.files import read_yaml
+from attnzoo.measure.record import BY_CONTENT, NOT_IDENTITY, config_hash
 from attnzoo.redact import redacted
 from attnzoo.training.config import RunConfig, load_config, to_dict
 
@@ -89,3 +90,9 @@ def run_settings(folder: Path, text: str = "") -> dict[str, Any]:
 def flat_settings(cfg: RunConfig) -> dict[str, Any]:
     """The settings of a run that tell it from others."""
     return flat(to_dict(cfg))
+
+
+def hash_as_written(folder: Path) -> str:
+    """The hash of a run's settings as they stand in its folder: that of its record, where a version with fewer settings wrote
+    both, for which today's defaults stand."""
+    return config_hash(read_yaml(folder / "config.yaml"))

@@ -13,7 +13,7 @@ from attnzoo.files import write_text_atomic
 from attnzoo.measure.record import Record, config_hash
 from attnzoo.model import CausalLM
 from attnzoo.tasks import Task
-from attnzoo.training.again import LENGTH, SPLIT, flat_settings, in_the_way
+from attnzoo.training.again import LENGTH, SPLIT, flat_settings, hash_as_written, in_the_way
 from attnzoo.training.checkpoints import read_checkpoint
 from attnzoo.training.config import RunConfig, load_config, to_dict, to_yaml
 from attnzoo.training.kept import check_text
@@ -94,6 +94,8 @@ class RunFolder:
         again = cfg.trainer.resume and old is not None and old["status"] == "oom"
         as_there = replace(cfg.trainer, batch_size=there.trainer.batch_size, accumulate=there.trainer.accumulate)
         hashes = [config_hash(to_dict(c)) for c in (cfg, replace(cfg, trainer=as_there))]
+        if flat_settings(there) in (flat_settings(cfg), flat_settings(replace(cfg, trainer=as_there))):
+            hashes.append(hash_as_written(folder.path))
         same = old is not None and old.get("config_hash", config_hash(to_dict(there))) in hashes
         if same and not again and old is not None and old["status"] in KEPT:
             return cls(folder.path, there, old, finished=True)

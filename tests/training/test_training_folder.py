@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+import yaml
 from helpers import tiny
 
 import attnzoo
 from attnzoo.comparison.plan import plan, write_plan
 from attnzoo.comparison.sweep import plan_sweep
+from attnzoo.errors import RequestError
+from attnzoo.measure.record import Record, config_hash
+from attnzoo.training import train
 from attnzoo.training.again import flat_settings, in_the_way
 from attnzoo.training.config import load_config, to_yaml
 from attnzoo.training.run import with_text
@@ -123,3 +128,54 @@ def test_secrets_do_not_tell_runs_apart_and_are_not_shown():
     assert in_the_way(settings("abc", 16, "def"), settings("xyz", 32, "***")) == [
         "model.d_model: there 16, asked for 32"
     ]
+
+
+LATER = ("norm", "mlp", "scale", "output_gate")
+
+
+def without_later(folder):
+    """As a version wrote it that knew fewer settings."""
+    config, record = (
+        yaml.safe_load((folder / "config.yaml").read_text()),
+        json.loads((folder / "record.json").read_text()),
+    )
+    for key in LATER:
+        del config["model"][key]
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    (folder / "record.json").write_text(json.dumps({**record, "config_hash": config_hash(config)}))
+
+
+def test_what_a_version_with_fewer_settings_finished_is_kept(tmp_path, capfd):
+    train(tiny(tmp_path / "run", max_steps=2))
+    without_later(tmp_path / "run")
+    before = (tmp_path / "run/record.json").read_bytes()
+    capfd.readouterr()
+    train(tiny(tmp_path / "run", max_steps=2))
+    assert "is finished (ok) and kept" in capfd.readouterr().err
+    assert (tmp_path / "run/record.json").read_bytes() == before
+    with pytest.raises(RequestError, match="another configuration") as wrong:
+        train(tiny(tmp_path / "run", max_steps=2, model={"norm": "layer"}))
+    assert wrong.value.reasons == ["model.norm: there rms, asked for layer"]
+    assert train(tiny(tmp_path / "run", max_steps=3)).history[0]["max_steps"] == 2  # goes on, and is of today then
+
+
+def test_a_comparison_of_a_version_with_fewer_settings_goes_on(tmp_path):
+    def compared(backends, *more):
+        return plan(attnzoo.compose("compare", [*WORDS, f"backends=[{backends}]", f"run_dir={tmp_path / 'c'}", *more]))
+
+    first = compared("sdpa")
+    write_plan(first)
+    (cell,) = first.cells
+    cell.folder.mkdir()
+    (cell.folder / "config.yaml").write_text(to_yaml(cell.cfg))
+    Record(status="ok", config_hash=cell.hash).save(cell.folder / "record.json")
+    without_later(cell.folder)
+    held = json.loads((tmp_path / "c/comparison.json").read_text())
+    for key in LATER:
+        del held["common"][f"model.{key}"]
+    (tmp_path / "c/comparison.json").write_text(json.dumps(held))
+    assert [bool(cell.finished()) for cell in compared("sdpa,exact").cells] == [True, False]
+    for backends in ("sdpa", "exact"):  # a cell that joins has the settings of the others too
+        with pytest.raises(RequestError, match="another comparison") as wrong:
+            compared(backends, "model.norm=layer")
+        assert wrong.value.reasons == ["model.norm: there rms, asked for layer"]
