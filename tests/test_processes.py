@@ -51,6 +51,11 @@ def own_folder():
     print(OWN.name)
 
 def threads(): print(os.environ.get("OMP_NUM_THREADS"))
+def logs(file):
+    import logging.handlers
+    target = logging.FileHandler(file)
+    logging.getLogger().addHandler(logging.handlers.MemoryHandler(100, target=target))
+    logging.warning("said")
 def given(): print(sys.stdin.read())
 def parent(): print(os.environ["ATTNZOO_PARENT"] == str(os.getppid()))
 def nap(): time.sleep(0.3)
@@ -196,6 +201,9 @@ def test_what_was_made_at_loading_outlives_the_first_child(work):
 def test_what_a_child_makes_goes_with_it(work):
     with processes.preloaded("work"):
         assert not Path(run(work, "own_folder")[1].strip()).exists()
+        assert run(work, "folder")[1] == "True\n"  # what was made before is not its own
+        run(work, "logs", str(work / "log"))
+        assert (work / "log").read_text() == "said\n"  # held back until the end
 
 
 def test_a_forked_process_may_ask_for_more(work):
