@@ -244,23 +244,30 @@ def test_numbers_reach_the_table_and_the_folder(tmp_path):
 
 
 def test_speed_is_of_the_steps_since_the_last_log(tmp_path, monkeypatch):
-    """By a clock on which step n takes n seconds, validation and all else nothing."""
+    """By a clock on which step n takes n seconds, and a validation or a checkpoint, which count in none, a thousand."""
     from types import SimpleNamespace
 
-    from attnzoo.training import callbacks
+    from attnzoo.training import callbacks, stopwatch
+    from attnzoo.training.checkpoints import AtomicCheckpointIO
+    from attnzoo.training.optim import Together
 
-    def clock():
-        now, n = 0, 0
-        while True:
-            n += 1
-            yield now
-            now += n
-            yield now
+    now, steps = [0.0], []
 
-    times = clock()
-    monkeypatch.setattr(callbacks, "time", SimpleNamespace(perf_counter=lambda: next(times)))
-    train(tiny(tmp_path / "run", max_steps=7, log_every=3, eval_every=0))
+    def passing(real, seconds):
+        def call(*words, **how):
+            now[0] += seconds()
+            return real(*words, **how)
+
+        return call
+
+    monkeypatch.setattr(stopwatch, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr(Together, "step", passing(Together.step, lambda: steps.append(1) or len(steps)))
+    monkeypatch.setattr(callbacks, "evaluate", passing(callbacks.evaluate, lambda: 1000))
+    save = passing(AtomicCheckpointIO.save_checkpoint, lambda: 1000)
+    monkeypatch.setattr(AtomicCheckpointIO, "save_checkpoint", save)
+    train(tiny(tmp_path / "run", max_steps=7, log_every=3, eval_every=2, checkpoint_every=2))
     rows = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    rows = [row for row in rows if "step_ms" in row]
     assert [row["step_ms"] for row in rows] == [2000, 5000, 7000]
     assert [row["tokens_per_s"] for row in rows] == pytest.approx([32 / 2, 32 / 5, 32 / 7])
 
