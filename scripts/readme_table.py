@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,26 +21,31 @@ COLUMNS = (
     "val_bits_per_byte", "recall_accuracy", "train_step_ms", "train_step_ratio", "train_peak_memory_bytes",
     "decode_ms_per_token", "cache_bytes", "parameters", "train_flops",
 )  # fmt: skip
-PAGES = ("README.md", "experiments/README.md")
+SHORT = ("val_bits_per_byte", "recall_accuracy", "train_step_ratio", "train_peak_memory_bytes", "decode_ms_per_token")
+PAGES = {"README.md": SHORT, "experiments/README.md": COLUMNS}
+"""Which columns each page has, beside the backend and its leak tests; the longer ones have the kernel too."""
 BETWEEN = re.compile(r"(<!-- table: (experiments/\w+) -->\n).*?(<!-- /table -->)", re.DOTALL)
 
 
-def table(found: Found, shown: str) -> str:
+def table(found: Found, shown: str, keys: Sequence[str] = COLUMNS) -> str:
     """The comparison as Markdown: a row a backend, refused ones with their reason, then where it was measured.
 
     Args:
         shown: the link to its records.
+        keys: its columns.
     """
     summary = summarise(found.records)
-    columns = [column for key in COLUMNS for column in summary.columns if column.key == key]
-    heads = ["backend", *(f"{c.title}{f' ({c.unit})' if c.unit else ''}" for c in columns), "leak tests", "kernel"]
-    lines = [f"| {' | '.join(heads)} |", f"|---|{'---:|' * len(columns)}---|---|"]
+    columns = [column for key in keys for column in summary.columns if column.key == key]
+    last = ["leak tests"] if keys is SHORT else ["leak tests", "kernel"]
+    heads = ["backend", *(f"{c.title}{f' ({c.unit})' if c.unit else ''}" for c in columns), *last]
+    lines = [f"| {' | '.join(heads)} |", f"|---|{'---:|' * len(columns)}{'---|' * len(last)}"]
     for row in summary.rows:
         if row.status == "ok":
             cells = [summary.text(row, c, interval=c.key == "train_step_ratio") for c in columns]
-            lines.append(f"| `{row.title}` | {' | '.join([*cells, row.leak, row.kernel])} |")
+            lines.append(f"| `{row.title}` | {' | '.join([*cells, row.leak, row.kernel][: len(cells) + len(last)])} |")
         else:
-            lines.append(f"| `{row.label}` | {' | '.join('–' * len(columns))} | {row.status} | {row.reasons[0]} |")
+            why = [f"{row.status}: {row.reasons[0]}"] if keys is SHORT else [row.status, row.reasons[0]]
+            lines.append(f"| `{row.label}` | {' | '.join(['–'] * len(columns) + why)} |")
     return "\n".join([*lines, "", where(found, shown)])
 
 
@@ -89,7 +95,7 @@ def rewritten(page: str, name: str) -> str:
     def made(match: re.Match[str]) -> str:
         folder = match.group(2)
         shown = os.path.relpath(folder, Path(name).parent)
-        return f"{match.group(1)}{table(find_records(ROOT / folder), shown)}\n{match.group(3)}"
+        return f"{match.group(1)}{table(find_records(ROOT / folder), shown, PAGES[name])}\n{match.group(3)}"
 
     return BETWEEN.sub(made, page)
 
