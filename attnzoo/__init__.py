@@ -21,6 +21,7 @@ _HOME = {
     "list_components": "components",
     "Component": "components",
     "Task": "tasks",
+    "Metric": "metrics",
     "Batch": "tasks",
     "IGNORE": "shapes",
     "list_backends": "registry",
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from attnzoo.contract import Attention, Capabilities, ScoreBias
     from attnzoo.errors import AttnzooError, Refused, RequestError
     from attnzoo.masks import Mask
+    from attnzoo.metrics import Metric
     from attnzoo.model import CausalLM, build_model
     from attnzoo.model.export import export
     from attnzoo.model.llama import export_llama, from_llama

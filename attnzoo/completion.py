@@ -88,8 +88,9 @@ def _option_keys(command: str, before: Sequence[str]) -> Iterator[str]:
         path, _, field = key.rpartition(".")
         if path and not path.startswith("model"):
             name = chosen.get(path if field == "name" else key, default.get(key))
-            if name in components.names(kind):
-                yield from (f"{path}.{option}" for option in option_names(kind, name))
+            for each in [name] if isinstance(name, str) and "[" not in name else str(name or "").strip("[]").split(","):
+                if each in components.names(kind):
+                    yield from (f"{path}.{option}" for option in option_names(kind, each))
 
 
 def _starting(text: str, candidates: Iterable[str]) -> list[str]:

@@ -47,6 +47,7 @@ KINDS = {
     for kind in (
         Kind("attention", "backend", "attnzoo.backends", "attnzoo.contract:Attention"),
         Kind("task", "task", "attnzoo.tasks", "attnzoo.tasks.base:Task"),
+        Kind("metric", "metric", "attnzoo.metrics", "attnzoo.metrics.base:Metric"),
     )
 }
 
@@ -68,6 +69,11 @@ class Component:
         if not isinstance(source, str) or not source.strip():
             faults.append("it names no source (a paper or a document)")
         return [*faults, *options.definition_faults(cls.Options)]
+
+    @classmethod
+    def naming_faults(cls, name: str) -> list[str]:
+        """Why the class cannot go by this name, which is free otherwise."""
+        return []
 
 
 _classes: dict[str, dict[str, Any]] = {kind: {} for kind in KINDS}
@@ -98,7 +104,7 @@ def register(name: str) -> Callable[[Registered], Registered]:
                     f"a class that extends {bases.replace(', ', ' or ') if bases.count(',') == 1 else bases}",
                 ),
             )
-        faults = [*_taken(kind, name, cls), *cls.definition_faults()]  # type: ignore[attr-defined]
+        faults = [*_taken(kind, name, cls), *cls.naming_faults(name), *cls.definition_faults()]  # type: ignore[attr-defined]
         if faults:
             raise RequestError(f"{cls.__qualname__} cannot be registered as {name!r}", faults)
         cls.name = name  # type: ignore[attr-defined]

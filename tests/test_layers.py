@@ -44,7 +44,7 @@ LAYERS = [  # ground floor first; a file may import from its own row and from th
     },
     {"kernels"},
     {"backends", "positions"},
-    {"model", "data", "tasks"},
+    {"model", "data", "tasks", "metrics"},
     {"measure", "checks"},
     {"training"},
     {"report"},

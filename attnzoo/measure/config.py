@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 
 @dataclass
 class MeasureConfig:
-    """What is measured after training.
+    """What is measured beside the loss. Options of the metrics are further keys of this group.
 
     Args:
+        metrics: scored on the validation split beside the loss, perplexity, bits per byte and accuracy.
         enabled: off leaves cost out of the record.
         timing: time the train step, prefill and decoding; a comparison does it afterwards, all cells taking turns.
         leak: run the leak tests on the trained model.
@@ -20,6 +22,9 @@ class MeasureConfig:
         memory: peak memory of a training step, in a process of its own.
     """
 
+    chosen: ClassVar[dict[str, str]] = {"metrics": "metric"}
+
+    metrics: list[str] = field(default_factory=list)
     enabled: bool = True
     timing: bool = True
     leak: bool = True
@@ -29,3 +34,4 @@ class MeasureConfig:
     decode_tokens: int = 16
     lengths: list[int] = field(default_factory=lambda: [256, 512, 1024, 2048])
     memory: bool = True
+    options: dict[str, Any] = field(default_factory=dict)

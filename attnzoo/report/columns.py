@@ -7,11 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from attnzoo.metrics.build import ALWAYS, always
 from attnzoo.report.groups import short
 from attnzoo.report.records import dig, mapping
 
 MIB = 2**20
 TITLE = 24  # characters of a title
+LONGEST_HOW = 400
 
 Better = Literal["low", "high"] | None
 
@@ -51,16 +53,6 @@ class Column:
         return f"{self.path}.median" if self.timing else self.path
 
 
-_BEFORE = (
-    Column("val_bits_per_byte", "bits/byte", "", "quality.val_bits_per_byte", "quality",
-           "Validation text, every token scored once, token-weighted; bits per byte is fair across tokenizers.",
-           decimals=3, shown="everywhere"),
-    Column("val_loss_nats", "val loss", "nats", "quality.val_loss_nats", "quality",
-           "Mean cross entropy of the validation tokens.", decimals=3, shown="csv"),
-    Column("val_perplexity", "perplexity", "", "quality.val_perplexity", "quality",
-           "exp of the mean cross entropy.", decimals=2, shown="csv"),
-)  # fmt: skip
-
 _AFTER = (
     Column("train_step_ms", "train step", "ms", "cost.train_step_ms", "speed",
            "Forward, backward and optimiser step after a warm-up, all backends taking turns in each round; median of "
@@ -92,9 +84,33 @@ _AFTER = (
 def columns(records: Sequence[Mapping[str, Any]]) -> list[Column]:
     """The columns of these records: the fixed ones, one a synthetic task, and ratios named after their baseline."""
     tasks: dict[str, None] = {}
+    metrics: dict[str, Mapping[str, Any]] = {**always()}
     for record in records:
         tasks.update(dict.fromkeys(mapping(record, "quality.task_accuracy")))
-    return [*_BEFORE, *map(_task_column, tasks), *(_named(column, records) for column in _AFTER)]
+        more = mapping(record, "metrics")
+        metrics = {name: mapping(more, name) for name in more if name not in metrics} | metrics
+    quality = (_metric_column(name, metrics[name]) for name in sorted(metrics, key=_place) if _is_shown(metrics[name]))
+    return [*quality, *map(_task_column, tasks), *(_named(column, records) for column in _AFTER)]
+
+
+def _place(name: str) -> tuple[int, str]:
+    """The metrics of every run first, in their order, then the others by name."""
+    return (ALWAYS.index(name), "") if name in ALWAYS else (len(ALWAYS), name)
+
+
+def _is_shown(said: Mapping[str, Any]) -> bool:
+    return said.get("shown") != "record"
+
+
+def _metric_column(name: str, said: Mapping[str, Any]) -> Column:
+    """The column of a metric as its class, or the record, declares it; a record may come from anywhere."""
+    decimals, shown, better = said.get("decimals"), said.get("shown"), said.get("better")
+    return Column(
+        name, short(said.get("title") or name, TITLE), short(said.get("unit") or "", TITLE), f"quality.{name}",
+        "quality", short(said.get("how") or "", LONGEST_HOW), better if better in ("low", "high") else None,
+        decimals=decimals if type(decimals) is int and 0 <= decimals <= 9 else None,
+        shown=shown if shown in ("everywhere", "page", "csv") else "everywhere",
+    )  # fmt: skip
 
 
 def _task_column(name: str) -> Column:

@@ -12,6 +12,7 @@ from lightning import Callback, Trainer
 
 from attnzoo.errors import Stopped
 from attnzoo.measure.latency import synchronize
+from attnzoo.metrics.build import MakeMetrics, build_metrics
 from attnzoo.tasks import Task
 from attnzoo.training.config import TrainerConfig
 from attnzoo.training.evaluate import evaluate
@@ -75,8 +76,8 @@ class Validation(Callback):
     A stop ends the scoring too; the run that goes on from there scores first.
     """
 
-    def __init__(self, task: Task, stop: Stopping) -> None:
-        self.task, self.stop = task, stop
+    def __init__(self, task: Task, stop: Stopping, metrics: MakeMetrics = build_metrics) -> None:
+        self.task, self.stop, self.metrics = task, stop, metrics
         self.curve: list[dict[str, float]] = []
 
     def on_train_start(self, trainer: Trainer, module: TrainingModule) -> None:  # type: ignore[override]
@@ -94,8 +95,9 @@ class Validation(Callback):
         synchronize(str(module.device))
         with module.stopwatch.paused(), suppress(Stopped):
             quality = evaluate(
-                module.model, self.task, cfg.batch_size, precision=module.precision, before_batch=self.stop.check
-            )
+                module.model, self.task, cfg.batch_size, precision=module.precision, before_batch=self.stop.check,
+                metrics=self.metrics,
+            )  # fmt: skip
             self.curve.append({"step": step, "tokens": tokens_seen(step, cfg, self.task), **quality})
             publish(trainer, module, quality)
 

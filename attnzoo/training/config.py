@@ -150,6 +150,8 @@ class SweepConfig(RunConfig):
 def to_dict(cfg: RunConfig) -> dict[str, Any]:
     """The configuration as plain values, in the form of ``config.yaml``: a component's options lie beside its name."""
     values = plain(cfg)
+    if not values["measure"]["metrics"]:  # as before there were any: the same settings keep their hash
+        del values["measure"]["metrics"]
     return values if values["code"] else {key: value for key, value in values.items() if key != "code"}
 
 
@@ -204,7 +206,7 @@ def without_foreign(path: str, group: Any, given: Container[str] = ()) -> list[s
     faults = []
     for key in [key for key in group.options if key not in known]:
         others = [
-            name for kind in dict.fromkeys(kind for kind, _ in used) for name in components.built_in(kind)
+            name for kind in dict.fromkeys(chosen(type(group)).values()) for name in components.built_in(kind)
             if key in option_names(kind, name)
         ]  # fmt: skip
         if others and f"{path}.{key}" not in given:

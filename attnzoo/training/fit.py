@@ -18,6 +18,7 @@ from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.plugins import MixedPrecision
 from lightning.pytorch.plugins.environments import LightningEnvironment
 
+from attnzoo.metrics.build import MakeMetrics, build_metrics
 from attnzoo.model import CausalLM
 from attnzoo.tasks import Task
 from attnzoo.training.callbacks import EndBetweenSteps, Rows, StepNumbers, StopAtNonFinite, Validation, tokens_seen
@@ -61,6 +62,7 @@ def fit(
     title: str = "train",
     stop: Stopping | None = None,
     note: Callable[[int, str | None], dict[str, Any]] = lambda step, kernel: {},
+    metrics: MakeMetrics = build_metrics,
 ) -> Fitted:
     """Train ``model`` in place for ``cfg.max_steps`` steps; it ends on ``device``, in evaluation mode.
 
@@ -71,6 +73,7 @@ def fit(
         resume_from: a checkpoint to go on from, with the same settings, ``max_steps`` aside.
         title: in front of the progress.
         stop: asked between steps whether to end.
+        metrics: makes those that validation scores by.
         note: from the step and what computed the attention, what else a checkpoint holds.
 
     Raises:
@@ -80,7 +83,7 @@ def fit(
     stop = stop or Stopping()
     stream = StepStream(task, cfg.batch_size, cfg.accumulate, cfg.max_steps)
     module = TrainingModule(model, cfg, stream, precision, compiled)
-    validation = Validation(task, stop)
+    validation = Validation(task, stop, metrics)
     callbacks = [RandomState(seed), StopAtNonFinite(), StepNumbers(), validation, Rows(), EndBetweenSteps(stop)]
     callbacks += [progress(title)] if cfg.progress else []
     callbacks += [Checkpoints(checkpoint, stop, note)] if checkpoint else []

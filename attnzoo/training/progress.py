@@ -7,6 +7,7 @@ from typing import Any
 
 from lightning import Callback, Trainer
 
+from attnzoo import components
 from attnzoo.training.callbacks import due
 from attnzoo.training.module import TrainingModule
 
@@ -14,18 +15,14 @@ from attnzoo.training.module import TrainingModule
 def summary(values: dict[str, float]) -> str:
     """'loss 1.873 nats · validation 2.642 bits/byte · 35,120 tokens/s' from what has been measured so far.
 
+    >>> from attnzoo.metrics import accuracy
     >>> summary({"train_loss_nats": 1.8731, "val_accuracy": 0.25, "tokens_per_s": 35120.4})
     'loss 1.873 nats · validation accuracy 0.250 · 35,120 tokens/s'
     """
-    parts = []
-    for key, form in (
-        ("train_loss_nats", "loss {:.3f} nats"),
-        ("val_bits_per_byte", "validation {:.3f} bits/byte"),
-        ("val_accuracy", "validation accuracy {:.3f}"),
-        ("tokens_per_s", "{:,.0f} tokens/s"),
-    ):
-        if key in values:
-            parts.append(form.format(values[key]))
+    known = components.registered("metric")
+    parts = [f"loss {values['train_loss_nats']:.3f} nats"] if "train_loss_nats" in values else []
+    parts += [known[key].said(value) for key, value in values.items() if key in known and known[key].in_progress]
+    parts += [f"{values['tokens_per_s']:,.0f} tokens/s"] if "tokens_per_s" in values else []
     return " · ".join(parts)
 
 

@@ -6,14 +6,14 @@ import errno
 import math
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
-from attnzoo import registry
+from attnzoo import components, registry
 from attnzoo.arguments import demand, instance
 from attnzoo.contract import Attention
 from attnzoo.data.sources import read_source
@@ -27,6 +27,8 @@ from attnzoo.measure.environment import environment, resolve_device, resolve_pre
 from attnzoo.measure.failures import failure_lines
 from attnzoo.measure.outcome import outcome
 from attnzoo.measure.record import Record, config_hash
+from attnzoo.metrics.base import declaration
+from attnzoo.metrics.build import added, asked_for, pointless
 from attnzoo.model import CausalLM, build_model
 from attnzoo.model.build import layer_positions
 from attnzoo.model.config import AttentionConfig, attention_of_layers, positions_name
@@ -162,6 +164,10 @@ def prepare(run: Run) -> None:
     """
     cfg, folder, record = run.cfg, run.folder, run.record
     run.task = build_task(cfg.task, cfg.data, cfg.seed)
+    if wrong := pointless(cfg.measure, run.task):
+        raise RequestError("this run cannot be started", wrong)
+    if more := added(cfg.measure):
+        record.metrics = {name: declaration(components.get("metric", name)) for name in more}
     if text := identity(run.task):
         record.data = text
     if not cfg.trainer.restart:
@@ -201,7 +207,7 @@ def stages(run: Run) -> None:
     with stage(record, "train"):
         fitted = train_main(run)
     run.notes.kernel = fitted.kernel or run.notes.kernel
-    record.quality = {**record.get("quality", {}), **quality(fitted, run.task)}
+    record.quality = {**record.get("quality", {}), **quality(fitted, run.task, added(cfg.measure))}
     if "skipped_steps" in fitted.latest:
         record.fp16 = {key: fitted.latest[key] for key in ("loss_scale", "skipped_steps")}
     warn(record, [line for line in [diverged(record)] if line])
@@ -307,7 +313,7 @@ def train_main(run: Run) -> Fitted:
         run.model, run.task, cfg.trainer, seed=cfg.seed, device=run.device, precision=run.precision, compiled=run.compiled,
         loggers=[JsonLines(folder.metrics, folder.resume_step, table), WandbLogger(run.wandb)],
         checkpoint=folder.checkpoint, resume_from=folder.resume_from, title=f"{cfg.attention.name} · {run.task.name}",
-        stop=run.stop, note=run.notes.at,
+        stop=run.stop, note=run.notes.at, metrics=asked_for(cfg.measure),
     )  # fmt: skip
 
 
@@ -369,20 +375,30 @@ def describe(record: Record, cfg: RunConfig, model: CausalLM) -> None:
     record.cost = {"parameters": model.parameter_count()}
 
 
-def quality(fitted: Fitted, task: Task) -> dict[str, Any]:
-    """The record's quality from the validation curve; its last point is the result."""
+def quality(fitted: Fitted, task: Task, more: Sequence[str] = ()) -> dict[str, Any]:
+    """The record's quality from the validation curve; its last point is the result.
+
+    Args:
+        more: metrics beside those of every run, whose curves are kept too.
+    """
     last = fitted.curve[-1]
-    found: dict[str, Any] = {
-        key: last.get(key) for key in ("val_loss_nats", "val_bits_per_byte", "val_perplexity", "val_tokens")
-    }
+    found: dict[str, Any] = {key: last.get(key) for key in ("val_loss_nats", "val_bits_per_byte", "val_perplexity")}
+    found |= {key: value for key, value in last.items() if key not in ("step", "tokens")}
     found["uniform_loss_nats"] = math.log(task.vocab_size)
     found |= {"train_loss_nats": fitted.latest.get("train_loss_nats"), "tokens_seen": fitted.tokens_seen}
-    found["curve"] = [[point["tokens"], point["val_loss_nats"]] for point in fitted.curve]
+    found["curve"] = curve(fitted, "val_loss_nats")
+    if more:
+        found["curves"] = {name: curve(fitted, name) for name in more}
     found["data"] = task.provenance
     if task.chance is not None:
         found["task_accuracy"], found["task_chance"] = {task.name: last["val_accuracy"]}, {task.name: task.chance}
-        found["task_curve"] = {task.name: [[point["tokens"], point["val_accuracy"]] for point in fitted.curve]}
+        found["task_curve"] = {task.name: curve(fitted, "val_accuracy")}
     return found
+
+
+def curve(fitted: Fitted, name: str) -> list[list[float]]:
+    """[[tokens, value], …] of a metric."""
+    return [[point["tokens"], point[name]] for point in fitted.curve if name in point]
 
 
 def merged_tasks(quality: dict[str, Any], probe: dict[str, Any]) -> dict[str, Any]:
