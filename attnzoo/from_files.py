@@ -10,8 +10,9 @@ import importlib.util
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from attnzoo import components
@@ -56,6 +57,13 @@ def from_file(kind: str, name: str) -> str:
     return register_file(kind, match["file"], match["cls"]) if match else name
 
 
+class _FromSource(SourceFileLoader):
+    """Compiles what stands in the file now: a cache goes by its size and second, and misses an edit of the same second."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
 def module_of(path: Path) -> ModuleType:
     """The file, run once for each content; its own folder is searched for what it imports.
 
@@ -69,7 +77,7 @@ def module_of(path: Path) -> ModuleType:
     name = f"attnzoo_file_{place[:8]}_{sha256(path)[:8]}_{path.stem}"
     if name in sys.modules:
         return sys.modules[name]
-    made = importlib.util.spec_from_file_location(name, path)
+    made = importlib.util.spec_from_file_location(name, path, loader=_FromSource(name, str(path)))
     assert made is not None
     assert made.loader is not None
     module = sys.modules[name] = importlib.util.module_from_spec(made)  # dataclasses and pickle look it up
