@@ -159,8 +159,12 @@ def _device_faults(cfg: RunConfig) -> Iterator[str]:
         yield choice_fault("trainer.device", trainer.device, DEVICES)
     if not trainer.device.startswith("cpu"):
         return
-    if trainer.precision == "fp16":
-        yield f"trainer.precision=fp16 with trainer.device={trainer.device}: fp16 is for CUDA; bf16 and fp32 run on a CPU"
+    for group, precision in (
+        ("trainer", trainer.precision),
+        ("probe", cfg.probe.precision if cfg.probe.enabled else ""),
+    ):
+        if precision == "fp16":
+            yield f"{group}.precision=fp16 with trainer.device={trainer.device}: fp16 is for CUDA; a CPU takes bf16 and fp32"
     if trainer.tf32:
         yield f"trainer.tf32=true with trainer.device={trainer.device}: TF32 is a mode of CUDA devices"
 
