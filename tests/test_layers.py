@@ -58,6 +58,7 @@ HEAVY = {
     "xformers",
     "fla",
     "flash_attn",
+    "flash_attn_interface",
     "triton",
     "matplotlib",
     "tokenizers",

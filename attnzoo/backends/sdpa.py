@@ -8,7 +8,7 @@ from attnzoo.registry import register
 
 @register("sdpa")
 class SDPA(FusedSoftmax):
-    """Exact softmax attention, fused; ``kernel`` is auto, flash, efficient, cudnn, math or flash_attn (the package).
+    """Exact softmax attention, fused; ``kernel`` is auto, flash, efficient, cudnn, math, flash_attn or flash_attn_3 (packages).
 
     O = softmax(Q K^T / sqrt(D) + M) V. ``auto`` lets torch choose, and the choice is recorded; a kernel asked for by name runs
     or is refused.

@@ -38,7 +38,7 @@ class SlidingWindow(WindowAttention):
 
     Options = WindowOptions
     source = "arXiv:2004.05150, arXiv:2310.06825"
-    kernels = ("auto", "blocks", "flex", "flash_attn")
+    kernels = ("auto", "blocks", "flex", "flash_attn", "flash_attn_3")
     options: WindowOptions
 
     @property
@@ -46,6 +46,6 @@ class SlidingWindow(WindowAttention):
         return self.options.window
 
     def _attend_at(self, q, k, v, mask: Mask, bias: ScoreBias | None, key_positions: Tensor | None) -> Tensor:
-        if self.options.kernel == "flash_attn":
+        if self.options.kernel in ("flash_attn", "flash_attn_3"):
             return self.by_flash_attn(q, k, v, mask, bias, window=self.window)
         return super()._attend_at(q, k, v, mask, bias, key_positions)

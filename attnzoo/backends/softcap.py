@@ -42,7 +42,7 @@ class Softcap(WithLibraries):
     Options = SoftcapOptions
     source = "arXiv:2408.00118"
     capabilities = Capabilities(memory=1.0, products=True)
-    kernels = ("auto", "tiles", "flex", "flash_attn")
+    kernels = ("auto", "tiles", "flex", "flash_attn", "flash_attn_3")
     options: SoftcapOptions
 
     @classmethod
@@ -61,7 +61,7 @@ class Softcap(WithLibraries):
             # as a plain number it would be an argument that torch's compiler cannot take
             s = constant((float(cap),), q.device).squeeze()
             return self.by_flex(q, k, v, mask, bias, change=lambda score: s * torch.tanh(score / s))[0]
-        if kernel == "flash_attn":
+        if kernel in ("flash_attn", "flash_attn_3"):
             return self.by_flash_attn(q, k, v, mask, bias, softcap=cap)
         self.ran("softcap/tiles")
         return attend_tiles(

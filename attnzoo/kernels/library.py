@@ -10,10 +10,10 @@ from torch import Tensor
 
 from attnzoo.capabilities import Capabilities, Options, Request
 from attnzoo.contract import Attention, ScoreBias
-from attnzoo.kernels import fla, flash_attn, flex
+from attnzoo.kernels import fla, flash_attn, flash_attn_3, flex
 from attnzoo.masks import Mask
 
-LIBRARIES: dict[str, Any] = {"flex": flex, "fla": fla, "flash_attn": flash_attn}
+LIBRARIES: dict[str, Any] = {"flex": flex, "fla": fla, "flash_attn": flash_attn, "flash_attn_3": flash_attn_3}
 """By the name of the kernel. Each gives ``refusals(request)`` and ``declared(capabilities, compiled)``."""
 
 
@@ -21,7 +21,7 @@ class WithLibraries(Attention):
     """A rule with a kernel of its own, which ``auto`` is, and others from libraries, held to the same definition.
 
     ``kernel`` names what computes a pass over several tokens. A single token that is decoded reads the cache as it lies,
-    whatever the kernel, unless the library has a call for it (fla, flash_attn); ``attn.kernel`` says what ran.
+    whatever the kernel, unless the library has a call for it (fla, flash_attn, flash_attn_3); ``attn.kernel`` says what ran.
     """
 
     @classmethod
@@ -71,7 +71,8 @@ class WithLibraries(Attention):
         return out, total
 
     def by_flash_attn(self, q, k, v, mask: Mask, bias: ScoreBias | None, **how) -> Tensor:
-        """The same by flash-attn, which knows a window and a soft cap."""
-        out, kernel = flash_attn.flash_softmax(q, k, v, mask, bias, scale=self.scale, dropout=self.dropout_now, **how)
+        """The same by flash-attn or FlashAttention-3, which know a window and a soft cap."""
+        how |= {"scale": self.scale, "dropout": self.dropout_now, "name": self.options.kernel}
+        out, kernel = flash_attn.flash_softmax(q, k, v, mask, bias, **how)
         self.ran(kernel)
         return out

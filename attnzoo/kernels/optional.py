@@ -15,6 +15,7 @@ LIBRARIES = {
     "xformers": "pip install xformers",
     "fla": "flash-linear-attention: pip install 'attnzoo[gpu]'",
     "flash_attn": "flash-attn, built for the CUDA at hand: pip install flash-attn --no-build-isolation",
+    "flash_attn_interface": "FlashAttention-3, for Hopper: built from the folder hopper of flash-attention",
 }
 """Package -> how it is installed."""
 

@@ -42,7 +42,7 @@ class FusedSoftmax(WithLibraries):
     """What sdpa, gqa and mqa share; they differ in the head layout they take."""
 
     capabilities = Capabilities(memory=1.0, products=True)
-    kernels = ("auto", "flash", "efficient", "cudnn", "math", "flash_attn")
+    kernels = ("auto", "flash", "efficient", "cudnn", "math", "flash_attn", "flash_attn_3")
 
     @classmethod
     def refusals(cls, request: Request) -> Iterable[str]:
@@ -55,7 +55,7 @@ class FusedSoftmax(WithLibraries):
         return one_query.laid_out(cache) if alone else cache
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: ScoreBias | None, x: Tensor | None) -> Tensor:
-        if self.options.kernel == "flash_attn":
+        if self.options.kernel in ("flash_attn", "flash_attn_3"):
             return self.by_flash_attn(q, k, v, mask, bias)
         out, kernel = fused_softmax(
             q, k, v, mask, bias, scale=self.scale, dropout=self.dropout_now, kernel=self.options.kernel

@@ -97,4 +97,24 @@ def _varlen(q, k, v, *, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, 
     return torch.cat(outs)
 
 
+def _func_3(q, k, v, *, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0):
+    how = {"softmax_scale": softmax_scale, "causal": causal, "window_size": window_size, "softcap": softcap}
+    return _func(q, k, v, **how), None  # log Σ exp beside it, as its earlier releases
+
+
+def _varlen_3(
+    q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, *, softmax_scale=None, causal=False,
+    window_size=(-1, -1), softcap=0.0,
+):  # fmt: skip
+    bounds = {
+        "cu_seqlens_q": cu_seqlens_q,
+        "cu_seqlens_k": cu_seqlens_k,
+        "max_seqlen_q": max_seqlen_q,
+        "max_seqlen_k": max_seqlen_k,
+    }
+    how = {"softmax_scale": softmax_scale, "causal": causal, "window_size": window_size, "softcap": softcap}
+    return _varlen(q, k, v, **bounds, **how)
+
+
+flash_attn_interface = SimpleNamespace(flash_attn_func=_func_3, flash_attn_varlen_func=_varlen_3)
 flash_attn = SimpleNamespace(flash_attn_func=_func, flash_attn_varlen_func=_varlen)

@@ -10,7 +10,8 @@ import torch
 
 import attnzoo
 from attnzoo import Mask
-from attnzoo.kernels import flash_attn, optional
+from attnzoo.errors import Refused
+from attnzoo.kernels import flash_attn, flash_attn_3, optional
 from attnzoo.positions import AlibiBias, RelativeBias
 
 DOCUMENTS = torch.tensor([[0] * 4 + [1] * 5, [2] * 9])
@@ -22,7 +23,8 @@ def documented(monkeypatch):
     """flash-attn is there, takes float32 on a CPU, and does what its documentation says."""
     monkeypatch.setattr(flash_attn, "missing", lambda *_: [])
     monkeypatch.setattr(flash_attn, "DTYPES", (torch.float32,))
-    monkeypatch.setattr(flash_attn, "load", lambda _: stand_ins.flash_attn)
+    monkeypatch.setattr(flash_attn, "load", lambda name: getattr(stand_ins, name))
+    monkeypatch.setattr(flash_attn_3, "missing", lambda *_: [])
 
 
 def qkv(n_queries: int = 9, kv_heads: int = 2, device: str = "cpu", dtype: torch.dtype = torch.float32):
@@ -32,7 +34,9 @@ def qkv(n_queries: int = 9, kv_heads: int = 2, device: str = "cpu", dtype: torch
 
 
 def built(name: str, **options):
-    return attnzoo.build(name, n_heads=4, n_kv_heads=2, head_dim=16, kernel="flash_attn", **(BACKENDS[name] | options))
+    return attnzoo.build(
+        name, n_heads=4, n_kv_heads=2, head_dim=16, **({"kernel": "flash_attn"} | BACKENDS[name] | options)
+    )
 
 
 def agrees(module, tensors, mask=Mask(), bias=None, rtol=1e-5, atol=1e-6):
@@ -51,6 +55,34 @@ def test_it_is_the_definition(documented, name):
     assert module.kernel == "flash_attn/varlen"
     agrees(module, qkv(), bias=AlibiBias(4))
     assert module.kernel == "flash_attn/func"
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_flash_attention_3_is_the_definition_too(documented, name):
+    module = built(name, kernel="flash_attn_3")
+    for mask in (
+        Mask(),
+        Mask(causal=False),
+        Mask(window=2),
+        Mask(window=5, causal=False),
+        Mask(documents=DOCUMENTS, window=2),
+    ):
+        for n_queries in (9, 4, 1, 12):
+            agrees(module, qkv(n_queries), mask)
+    assert module.kernel == "flash_attn_3/varlen"
+    agrees(module, qkv())
+    assert module.kernel == "flash_attn_3/func"
+    with pytest.raises(Refused, match="flash_attn_3 takes no score bias"):
+        module(*qkv(), Mask(), AlibiBias(4))
+    assert "flash_attn_3 cannot drop" in str(attnzoo.why_not(name, kernel="flash_attn_3", device="cpu", dropout=0.1))
+
+
+def test_the_bounds_of_documents_are_made_once_a_mask(documented, monkeypatch):
+    made, pack, mask = [], flash_attn.flash_attn_packing, Mask(documents=DOCUMENTS)
+    monkeypatch.setattr(flash_attn, "flash_attn_packing", lambda *a: made.append(1) or pack(*a))
+    for kernel in ("flash_attn", "flash_attn_3", "flash_attn"):
+        agrees(built("sdpa", kernel=kernel), qkv(), mask)
+    assert len(made) == 1
 
 
 def test_a_window_goes_on_from_its_ring(documented):
