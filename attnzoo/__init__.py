@@ -24,6 +24,8 @@ _HOME = {
     "Metric": "metrics",
     "Batch": "tasks",
     "IGNORE": "shapes",
+    "Optimizer": "optimizers",
+    "Schedule": "schedules",
     "list_backends": "registry",
     "why_not": "registry",
     "build": "registry",
@@ -57,8 +59,10 @@ if TYPE_CHECKING:
     from attnzoo.model import CausalLM, build_model
     from attnzoo.model.export import export
     from attnzoo.model.llama import export_llama, from_llama
+    from attnzoo.optimizers import Optimizer
     from attnzoo.options import Options
     from attnzoo.registry import build, list_backends, why_not
+    from attnzoo.schedules import Schedule
     from attnzoo.shapes import IGNORE
     from attnzoo.tasks import Batch, Task
     from attnzoo.training import train

@@ -4,6 +4,7 @@ raises one error. torch is imported where a value of its own is asked for: setti
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -13,6 +14,9 @@ from typing import Any
 from attnzoo.errors import RequestError, nearest, unknown
 
 Reasons = list[str]
+Holds = tuple[Callable[[float], bool], str]
+NOT_BELOW_ZERO: Holds = (lambda x: 0 <= x < math.inf, "must not be negative")
+ABOVE_ZERO: Holds = (lambda x: 0 < x < math.inf, "must be more than 0")
 LARGEST_SEED = 2**32 - 1  # numpy and Lightning take no more
 DEVICES = ("auto", "cpu", "cuda", "cuda:N")
 DEVICE = re.compile(r"auto|cpu(:0)?|cuda(:[0-9]{1,3})?", re.ASCII)
@@ -73,6 +77,11 @@ def number(
     if isinstance(value, (float, int, Real)) and not isinstance(value, bool) and within(_float(value)):
         return []
     return fault(name, value, f"a number, {bounds}{', or None' if optional else ''}")
+
+
+def bounded(name: str, value: Any, within: Callable[[float], bool], phrase: str) -> Reasons:
+    """A setting of the right type that must lie within bounds, said as of every other setting."""
+    return [] if within(value) else [f"{name}={value}: {phrase}"]
 
 
 def flag(name: str, value: Any, *, optional: bool = False) -> Reasons:

@@ -48,6 +48,8 @@ KINDS = {
         Kind("attention", "backend", "attnzoo.backends", "attnzoo.contract:Attention"),
         Kind("task", "task", "attnzoo.tasks", "attnzoo.tasks.base:Task"),
         Kind("metric", "metric", "attnzoo.metrics", "attnzoo.metrics.base:Metric"),
+        Kind("optimizer", "optimizer", "attnzoo.optimizers", "attnzoo.optimizers.base:Optimizer"),
+        Kind("schedule", "schedule", "attnzoo.schedules", "attnzoo.schedules.base:Schedule"),
     )
 }
 
@@ -239,14 +241,21 @@ def read_class(
     return made, [f"{path}{each}" if each.partition("=")[0] in known else each for each in senseless]
 
 
-def parse(kind: str, name: str, given: Mapping[str, Any]) -> Options:
-    """The options as an instance of the class's own ``Options``, ready to build with.
+def make(kind: str, name: str, given: Mapping[str, Any], path: str) -> Any:
+    """A component with those of a group's options that it has; the others are of what else the group names."""
+    known = options.names(options_class(kind, name), kind)
+    return get(kind, name)(parse(kind, name, {key: given[key] for key in known if key in given}, path))
+
+
+def parse(kind: str, name: str, given: Mapping[str, Any], path: str = "") -> Options:
+    """The options as an instance of the class's own ``Options``, ready to build with. ``path`` (``trainer.``) stands before names
+    in the faults; by default it is the kind's.
 
     Raises:
         RequestError: every fault at once.
     """
     cls = get(kind, name)
-    parsed, faults = read_options(kind, name, given, f"{kind}.")
+    parsed, faults = read_options(kind, name, given, path or f"{kind}.")
     if parsed is None:
         raise RequestError(f"{name} cannot take these options", faults)
     return cls.Options(**vars(parsed))

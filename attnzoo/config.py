@@ -12,7 +12,7 @@ from attnzoo import components, groups
 from attnzoo.arguments import demand, paths, text, texts
 from attnzoo.composition import as_written, compose_plain, in_its_file, parse_overrides
 from attnzoo.data.sources import data_problems, text_sha256
-from attnzoo.errors import AttnzooError, RequestError, unknown, unknown_backend
+from attnzoo.errors import AttnzooError, RequestError, unknown
 from attnzoo.from_files import SPEC, code_of, register_file
 from attnzoo.measure.record import config_hash
 from attnzoo.model.config import hybrid_name, hybrid_parts, named, parameter_number, pattern_entries
@@ -25,6 +25,7 @@ from attnzoo.training.config import (
     CompareConfig,
     RunConfig,
     SweepConfig,
+    choice_faults,
     from_dict,
     load_config,
     names_in,
@@ -33,6 +34,7 @@ from attnzoo.training.config import (
     targets,
     to_dict,
     to_yaml,
+    unknown_name,
     without_foreign,
 )
 from attnzoo.training.init_from import identified
@@ -97,7 +99,7 @@ def compose(kind: str, overrides: Sequence[str] = (), *, folders: Sequence[str |
                 f"{' '.join(attention)} would change nothing: model.attention_pattern names the attention of every layer "
                 "(model.attention_options has their options, model.attention_pattern=[] takes the pattern away)"
             )
-        found += fill(cfg, given)
+        found += [in_its_file(line, usable, places) for line in fill(cfg, given)]
         try:
             cfg = identified(cfg)
         except RequestError as error:
@@ -109,7 +111,7 @@ def compose(kind: str, overrides: Sequence[str] = (), *, folders: Sequence[str |
             )
         if cfg.run_dir == "auto" and not isinstance(cfg, SweepConfig):  # its folder depends on all of its cells
             cfg.run_dir = default_folder(cfg)
-        found += faults(cfg) + machine_faults(cfg)
+        found += [in_its_file(line, usable, places) for line in faults(cfg)] + machine_faults(cfg)
     _raise(found)
     return cfg
 
@@ -250,7 +252,7 @@ def fill(cfg: RunConfig, given: Mapping[str, str] | None) -> list[str]:
     for path, group in open_groups(cfg):
         if path == "attention" and entries:
             continue
-        if wrong := [_unknown(kind, name) for kind, name in names_in(group) if name not in components.names(kind)]:
+        if wrong := choice_faults(path, group):
             found += wrong
             continue
         try:
@@ -268,7 +270,7 @@ def fill(cfg: RunConfig, given: Mapping[str, str] | None) -> list[str]:
     match = cfg.model.match_parameters
     if match is not None and match not in groups.backend_names() and parameter_number(match) is None:
         found.append(
-            f"model.match_parameters={match}: a number of parameters, or a backend; {_unknown('attention', match)}"
+            f"model.match_parameters={match}: a number of parameters, or a backend; {unknown_name('attention', match)}"
         )
     cfg.attention = named(cfg.model, cfg.attention)
     cfg.code, nowhere = code_of(used_components(cfg))
@@ -283,6 +285,7 @@ def fill(cfg: RunConfig, given: Mapping[str, str] | None) -> list[str]:
 def used_components(cfg: RunConfig) -> list[tuple[str, str]]:
     """(kind, name) of all that the configuration chooses."""
     used = [pair for _, group in open_groups(cfg) for pair in names_in(group)]
+    used.append(("optimizer", cfg.probe.optimizer))
     backends = [choice.name for choice in pattern_entries(cfg.model).values()]
     if isinstance(cfg, CompareConfig):
         backends += [member for name in cfg.backends for member in hybrid_parts(name)]
@@ -301,7 +304,7 @@ def _fill_comparison(cfg: CompareConfig) -> list[str]:
 
 def _fill_backend(options: dict[str, Any], name: str, path: str) -> list[str]:
     if name not in groups.backend_names():
-        return [_unknown("attention", name)]
+        return [unknown_name("attention", name)]
     try:
         known = option_names("attention", name)
         wrong = [
@@ -323,15 +326,8 @@ def _fill(given: dict[str, Any], kind: str, name: str, path: str) -> list[str]:
     return wrong
 
 
-def _unknown(kind: str, name: str) -> str:
-    return (
-        unknown_backend(name, groups.backend_names())
-        if kind == "attention"
-        else components.unknown_component(kind, name)
-    )
-
-
 def _raise(found: list[str]) -> None:
+    found = list(dict.fromkeys(found))
     if len(found) == 1:
         raise RequestError(found[0])
     if found:

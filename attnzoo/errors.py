@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 LONGEST_LINE, MOST_SHOWN, LONGEST_TRACEBACK = 2000, 100, 20_000
 """Of what is shown: characters of a line, reasons, characters of a traceback."""
@@ -129,3 +130,9 @@ def traceback_text(error: BaseException) -> str:
     whole = error.whole if isinstance(error, AttnzooError) else str(error)
     said = "".join(traceback.format_exception(error))
     return said if whole in said else f"{said}{whole}\n"
+
+
+def choice_fault(key: str, value: Any, choices: Iterable[str]) -> str:
+    """'trainer.device=gpu: did you mean cuda? valid: auto, cpu, cuda' on one line."""
+    near = nearest(str(value), choices)
+    return f"{key}={value}: {f'did you mean {near}? ' if near else ''}valid: {', '.join(choices)}"

@@ -31,8 +31,8 @@ def test_a_run_is_typed_and_carries_the_backends_options() -> None:
     )
     assert type(cfg) is RunConfig
     assert cfg.attention == AttentionConfig("linear", {"kernel": "auto", "chunk": 64})
-    assert (cfg.model.n_layers, cfg.seed, cfg.trainer.muon_lr) == (2, 0, 0.01)
-    assert cfg.trainer.betas == (0.9, 0.95)
+    assert (cfg.model.n_layers, cfg.seed, cfg.trainer.options["muon_lr"]) == (2, 0, 0.01)
+    assert cfg.trainer.options["betas"] == [0.9, 0.95]
 
 
 def test_a_comparison_defaults_to_the_nine_first_backends_with_the_recall_probe() -> None:

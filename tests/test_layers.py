@@ -44,7 +44,7 @@ LAYERS = [  # ground floor first; a file may import from its own row and from th
     },
     {"kernels"},
     {"backends", "positions"},
-    {"model", "data", "tasks", "metrics"},
+    {"model", "data", "tasks", "metrics", "optimizers", "schedules"},
     {"measure", "checks"},
     {"training"},
     {"report"},

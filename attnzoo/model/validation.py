@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from attnzoo.errors import nearest, unknown
+from attnzoo.arguments import ABOVE_ZERO, NOT_BELOW_ZERO, Holds
+from attnzoo.errors import choice_fault, unknown
 from attnzoo.model.config import ModelConfig, PositionsConfig, parameter_number, score_scale
 from attnzoo.settings import plain, read
 
-Holds = tuple[Callable[[float], bool], str]
 Bounds = list[tuple[list[str], Callable[[float], bool], str]]
 
 
@@ -25,9 +25,6 @@ def at_least(least: int) -> Holds:
     """The bound and how it reads."""
     return lambda x: x >= least, f"must be at least {least}"
 
-
-NOT_BELOW_ZERO: Holds = (lambda x: 0 <= x < math.inf, "must not be negative")
-ABOVE_ZERO: Holds = (lambda x: 0 < x < math.inf, "must be more than 0")
 
 CHOICES = {
     "positions.name": ("auto", "none", "learned", "sinusoidal", "rope", "alibi", "relative"),
@@ -87,12 +84,6 @@ def lookup(cfg: Any, key: str) -> Any:
     for name in key.split("."):
         cfg = getattr(cfg, name, None)
     return cfg
-
-
-def choice_fault(key: str, value: Any, choices: Iterable[str]) -> str:
-    """'trainer.device=gpu: did you mean cuda? valid: auto, cpu, cuda' on one line."""
-    near = nearest(str(value), choices)
-    return f"{key}={value}: {f'did you mean {near}? ' if near else ''}valid: {', '.join(choices)}"
 
 
 def head_faults(group: str, model: Any, positions: str) -> Iterator[str]:

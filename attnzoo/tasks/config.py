@@ -34,7 +34,8 @@ class ProbeConfig:
         max_steps, batch_size: its own training budget.
         short_conv: width of the causal convolution in the probe's model (see `ModelConfig`).
         n_layers, d_model, n_heads: of the probe's model.
-        optimizer, learning_rate, adamw_lr: as ``trainer``'s optimizer, muon_lr and adamw_lr, for the probe alone.
+        optimizer, learning_rate, adamw_lr: as ``trainer``'s optimizer, muon_lr and adamw_lr, for the probe alone. Other
+            options of an optimizer are its defaults here.
         precision: fp32, bf16 or auto (see `TrainerConfig`).
     """
 

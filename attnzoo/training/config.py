@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 
 from attnzoo import components, options
 from attnzoo.data.config import DataConfig
-from attnzoo.errors import RequestError, unknown
+from attnzoo.errors import RequestError, choice_fault, unknown, unknown_backend
 from attnzoo.files import read_yaml
 from attnzoo.measure.config import MeasureConfig
 from attnzoo.model.config import AttentionConfig, ModelConfig, PositionsConfig, named
@@ -22,14 +22,13 @@ from attnzoo.tasks.config import ProbeConfig, TaskConfig
 
 @dataclass
 class TrainerConfig:
-    """How a model is trained.
+    """How a model is trained. Options of the optimizer and of the schedule are further keys of this group.
 
     Args:
         max_steps: optimiser steps.
         batch_size: sequences a micro-batch; accumulate: micro-batches a step.
-        optimizer: muon (2-D weights of the blocks by Muon, the rest by AdamW) or adamw.
-        muon_lr, adamw_lr, weight_decay, betas: of the optimisers; decay touches matrices only.
-        schedule: wsd (linear decay over the last decay_fraction) or cosine; warmup_steps come first.
+        optimizer: what steps the parameters, such as muon (2-D weights of the blocks by Muon, the rest by AdamW) or adamw.
+        schedule: how the learning rate changes: wsd (constant, then a linear decay) or cosine.
         grad_clip: largest gradient norm; 0 is off.
         precision: auto (bf16 where the device multiplies it fast, else fp32), fp32, bf16, or fp16 (CUDA only; losses are scaled).
         tf32: float32 products of a CUDA device may round their factors to 10 bits.
@@ -45,17 +44,13 @@ class TrainerConfig:
         threads: CPU threads, None for torch's choice.
     """
 
+    chosen: ClassVar[dict[str, str]] = {"optimizer": "optimizer", "schedule": "schedule"}
+
     max_steps: int = 300
     batch_size: int = 8
     accumulate: int = 1
     optimizer: str = "muon"
-    muon_lr: float = 0.01
-    adamw_lr: float = 0.003
-    weight_decay: float = 0.01
-    betas: tuple[float, float] = (0.9, 0.95)
     schedule: str = "wsd"
-    warmup_steps: int = 20
-    decay_fraction: float = 0.4
     grad_clip: float = 1.0
     precision: str = "auto"
     tf32: bool = False
@@ -70,6 +65,7 @@ class TrainerConfig:
     init_sha256: str | None = None
     progress: bool = True
     threads: int | None = None
+    options: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -191,6 +187,41 @@ def names_in(group: Any) -> Iterator[tuple[str, str]]:
     for key, kind in chosen(type(group)).items():
         value = getattr(group, key)
         yield from ((kind, name) for name in ([value] if isinstance(value, str) else value or []))
+
+
+def choice_faults(path: str, group: Any) -> list[str]:
+    """Names of components that there are not."""
+    found = []
+    for key, kind in chosen(type(group)).items():
+        known, value = components.names(kind), getattr(group, key)
+        for name in [value] if isinstance(value, str) else value or []:
+            if name not in known:
+                found.append(unknown_name(kind, name) if key == "name" else choice_fault(f"{path}.{key}", name, known))
+    return found
+
+
+def option_faults(path: str, group: Any) -> list[str]:
+    """What is wrong with the names of a group and with the options beside them, which it may have left to their defaults."""
+    if wrong := choice_faults(path, group):
+        return wrong
+    found, left = [], dict(group.options)
+    for kind, name in names_in(group):
+        own = option_names(kind, name)
+        found += components.read_options(kind, name, {k: v for k, v in group.options.items() if k in own}, f"{path}.")[
+            1
+        ]
+        left = {key: value for key, value in left.items() if key not in own}
+    if left:
+        return [*found, *without_foreign(path, replace(group, options=left), {f"{path}.{key}" for key in left})]
+    return found
+
+
+def unknown_name(kind: str, name: str) -> str:
+    return (
+        unknown_backend(name, components.names(kind))
+        if kind == "attention"
+        else components.unknown_component(kind, name)
+    )
 
 
 def without_foreign(path: str, group: Any, given: Container[str] = ()) -> list[str]:

@@ -16,7 +16,7 @@ from attnzoo.model import CausalLM
 from attnzoo.training.config import TrainerConfig
 from attnzoo.training.diagnose import first_nonfinite
 from attnzoo.training.evaluate import summed_loss
-from attnzoo.training.optim import Together, build_optimizer, schedule
+from attnzoo.training.optim import Together, build_optimizer, build_schedule
 from attnzoo.training.stopwatch import Stopwatch
 from attnzoo.training.stream import StepStream, Window
 
@@ -54,7 +54,7 @@ class TrainingModule(LightningModule):
         # a bound function, not a second module: the state dict keeps one name a parameter
         self.network = own_graphs(model.forward) if compiled else model.__call__
         self.trained = [p for p in model.parameters() if p.requires_grad]
-        self.lr_factor = 0.0
+        self.schedule, self.lr_factor = build_schedule(cfg), 0.0
         self.loss_sum, self.n_summed = torch.zeros(()), 0
         self.norm: Tensor | None = None
         self.stopwatch = Stopwatch()
@@ -95,7 +95,7 @@ class TrainingModule(LightningModule):
 
     def training_step(self, window: Window, batch_idx: int) -> None:
         step, optimizer = self.trainer.global_step, cast(LightningOptimizer, self.optimizers())
-        self.lr_factor = schedule(step, self.cfg)
+        self.lr_factor = self.schedule.factor(step, self.cfg.max_steps)
         for group in optimizer.param_groups:
             group["lr"] = group["base_lr"] * self.lr_factor
         total = torch.zeros((), device=self.device)

@@ -14,7 +14,7 @@ from attnzoo.measure.environment import resolve_precision
 from attnzoo.model import build_model
 from attnzoo.model.config import resized
 from attnzoo.tasks import build_task
-from attnzoo.training.config import RunConfig, TrainerConfig
+from attnzoo.training.config import RunConfig, TrainerConfig, option_names
 from attnzoo.training.fit import fit
 from attnzoo.training.stopping import Stopping
 
@@ -25,7 +25,8 @@ MACHINE = ("device", "threads", "progress")
 def probe_config(cfg: RunConfig) -> RunConfig:
     """The run that the probe is: the same attention, positions and seed; the probe's own task, sizes, budget and
     training. What the main run is trained by (its learning rates, schedule, precision …) changes nothing here, so that every
-    cell of a sweep over it has the same probe; what ``probe`` does not set is as by default in `TrainerConfig`.
+    cell of a sweep over it has the same probe; what ``probe`` does not set is as by default in
+    `TrainerConfig` and in the options of its optimizer.
 
     Heads are shared among queries as in the main model, as far as the probe's heads divide. A hybrid's probe has at least
     a layer for each entry of its pattern.
@@ -47,9 +48,11 @@ def probe_config(cfg: RunConfig) -> RunConfig:
         dropout=0.0,
         attention_dropout=0.0,
     )
+    rates = {"muon_lr": probe.learning_rate, "adamw_lr": probe.adamw_lr}
+    known = option_names("optimizer", probe.optimizer)
     trainer = TrainerConfig(
-        **{name: getattr(probe, name) for name in ("max_steps", "batch_size", "optimizer", "adamw_lr", "precision")},
-        muon_lr=probe.learning_rate,
+        **{name: getattr(probe, name) for name in ("max_steps", "batch_size", "optimizer", "precision")},
+        options={key: rate for key, rate in rates.items() if key in known},
         eval_every=max(1, probe.max_steps // 4),
         **{name: getattr(cfg.trainer, name) for name in MACHINE},
     )

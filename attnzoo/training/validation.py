@@ -10,13 +10,13 @@ from typing import Any
 from attnzoo import components
 from attnzoo.arguments import DEVICE, DEVICES, LARGEST, LARGEST_SEED, shown
 from attnzoo.data.sources import data_problems
+from attnzoo.errors import choice_fault
 from attnzoo.model.config import hybrid_name, hybrid_parts
 from attnzoo.model.validation import (
     ABOVE_ZERO,
     NOT_BELOW_ZERO,
     Bounds,
     at_least,
-    choice_fault,
     head_faults,
     keys,
     model_faults,
@@ -25,15 +25,11 @@ from attnzoo.model.validation import (
 from attnzoo.settings import leaves, plain, read
 from attnzoo.tasks.build import length_faults, reads_text
 from attnzoo.tasks.config import TaskConfig
-from attnzoo.training.config import CompareConfig, RunConfig, SweepConfig
+from attnzoo.training.config import CompareConfig, RunConfig, SweepConfig, option_faults
 
-OPTIMIZERS = ("muon", "adamw")
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 CHOICES = {
-    "probe.optimizer": OPTIMIZERS,
     "probe.precision": PRECISIONS,
-    "trainer.optimizer": OPTIMIZERS,
-    "trainer.schedule": ("wsd", "cosine"),
     "trainer.precision": PRECISIONS,
     "logger.wandb": ("offline", "online", "disabled"),
 }
@@ -49,11 +45,10 @@ AT_LEAST_ONE = keys(
 )
 NOT_NEGATIVE = keys(
     probe="short_conv",
-    trainer="weight_decay warmup_steps grad_clip eval_every checkpoint_every",
+    trainer="grad_clip eval_every checkpoint_every",
 )
 POSITIVE = keys(
     probe="learning_rate adamw_lr",
-    trainer="muon_lr adamw_lr",
     measure="seconds",
     root="time_limit",
 )
@@ -76,7 +71,6 @@ BOUNDS: Bounds = [
     (NOT_NEGATIVE, *NOT_BELOW_ZERO),
     (POSITIVE, *ABOVE_ZERO),
     (["trainer.compile"], lambda x: x in (True, False, "auto"), "valid: true, false, auto"),
-    (["trainer.decay_fraction"], lambda x: 0 <= x <= 1, "must be between 0 and 1"),
     (["seed"], lambda x: 0 <= x <= LARGEST_SEED, f"must be between 0 and {LARGEST_SEED}"),
 ]
 
@@ -89,8 +83,9 @@ def faults(cfg: RunConfig) -> list[str]:
         return beyond
     found = [*value_faults(cfg, BOUNDS, CHOICES), *model_faults(cfg.model, cfg.positions)]
     found += _device_faults(cfg)
-    if not all(0 <= beta < 1 for beta in cfg.trainer.betas):
-        found.append(f"trainer.betas={list(cfg.trainer.betas)}: each must be at least 0 and below 1")
+    found += option_faults("trainer", cfg.trainer)
+    if cfg.probe.optimizer not in (optimizers := components.names("optimizer")):
+        found.append(choice_fault("probe.optimizer", cfg.probe.optimizer, optimizers))
     if not all(n >= 1 for n in cfg.measure.lengths):
         found.append(f"measure.lengths={list(cfg.measure.lengths)}: each must be at least 1")
     if not cfg.run_dir.strip():

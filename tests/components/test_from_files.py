@@ -64,16 +64,10 @@ not_a_component = 3
 
 @pytest.fixture
 def mine(tmp_path: Path):
-    """The file, and the registry as before afterwards."""
-    before = {kind: dict(classes) for kind, classes in components._classes.items()}, dict(components._origin)
+    """The file."""
     file = tmp_path / "mine.py"
     file.write_text(MINE)
-    yield file
-    for kind, classes in before[0].items():
-        components._classes[kind].clear()
-        components._classes[kind].update(classes)
-    components._origin.clear()
-    components._origin.update(before[1])
+    return file
 
 
 TINY = ["experiment=tiny", "measure=none"]

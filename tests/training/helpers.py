@@ -6,6 +6,7 @@ from pathlib import Path
 
 from attnzoo.measure.config import MeasureConfig
 from attnzoo.model.config import AttentionConfig, ModelConfig
+from attnzoo.settings import read
 from attnzoo.tasks.config import TaskConfig
 from attnzoo.training.config import LoggerConfig, RunConfig, TrainerConfig
 
@@ -36,9 +37,16 @@ def tiny(
         attention=AttentionConfig(attention, options or {}),
         model=ModelConfig(**{**MODEL, **(model or {})}),
         task=TaskConfig(task, 16, 5, {"n_symbols": 8} if task == "recall" else {"validation_tokens": 200}),
-        trainer=TrainerConfig(**{**TRAINER, **trainer}),
+        trainer=trainer_config(**{**TRAINER, **trainer}),
         measure=MeasureConfig(enabled=False, leak=False),
         logger=LoggerConfig(wandb="disabled"),
         seed=seed,
         run_dir=str(folder),
     )
+
+
+def trainer_config(**settings) -> TrainerConfig:
+    """The keys of ``trainer`` as they stand in a file: those of its components lie among the others."""
+    arguments, faults = read(TrainerConfig, settings)
+    assert not faults
+    return TrainerConfig(**arguments)

@@ -4,13 +4,18 @@ from copy import deepcopy
 
 import pytest
 import torch
-from helpers import tiny
+from helpers import tiny, trainer_config
 from hypothesis import given
 from hypothesis import strategies as st
 
 from attnzoo.model import build_model
-from attnzoo.training.config import TrainerConfig
-from attnzoo.training.optim import Muon, build_optimizer, orthogonalise, parameter_groups, schedule
+from attnzoo.optimizers.base import parameter_groups
+from attnzoo.optimizers.muon import Muon, orthogonalise
+from attnzoo.training.optim import build_optimizer, build_schedule
+
+
+def factor(step, cfg):
+    return build_schedule(cfg).factor(step, cfg.max_steps)
 
 
 @given(
@@ -20,8 +25,9 @@ from attnzoo.training.optim import Muon, build_optimizer, orthogonalise, paramet
     decay=st.floats(0, 1),
 )
 def test_schedule_warms_up_decays_and_stays_within_bounds(name, max_steps, warmup, decay):
-    cfg = TrainerConfig(schedule=name, max_steps=max_steps, warmup_steps=warmup, decay_fraction=decay)
-    factors = [schedule(step, cfg) for step in range(max_steps)]
+    own = {"decay_fraction": decay} if name == "wsd" else {}
+    cfg = trainer_config(schedule=name, max_steps=max_steps, warmup_steps=warmup, **own)
+    factors = [factor(step, cfg) for step in range(max_steps)]
     assert all(0 < f <= 1 for f in factors)
     peak = factors.index(max(factors))
     assert factors[: peak + 1] == sorted(factors[: peak + 1])
@@ -29,10 +35,10 @@ def test_schedule_warms_up_decays_and_stays_within_bounds(name, max_steps, warmu
 
 
 def test_schedule_by_hand():
-    cfg = TrainerConfig(schedule="wsd", max_steps=100, warmup_steps=4, decay_fraction=0.4)
-    assert [schedule(s, cfg) for s in (0, 1, 4, 59, 60, 80, 99)] == pytest.approx([0.2, 0.4, 1, 1, 1, 0.5, 0.025])
-    cfg = TrainerConfig(schedule="cosine", max_steps=104, warmup_steps=4)
-    assert [schedule(s, cfg) for s in (4, 54)] == pytest.approx([1, 0.5])
+    cfg = trainer_config(schedule="wsd", max_steps=100, warmup_steps=4, decay_fraction=0.4)
+    assert [factor(s, cfg) for s in (0, 1, 4, 59, 60, 80, 99)] == pytest.approx([0.2, 0.4, 1, 1, 1, 0.5, 0.025])
+    cfg = trainer_config(schedule="cosine", max_steps=104, warmup_steps=4)
+    assert [factor(s, cfg) for s in (4, 54)] == pytest.approx([1, 0.5])
 
 
 @pytest.mark.parametrize("backend", ["sdpa", "gqa", "linear"])
@@ -42,28 +48,28 @@ def test_every_parameter_is_in_one_group_once(backend, positions):
     cfg.positions.name = positions
     model = build_model(cfg)
     groups = parameter_groups(model)
-    every = [id(p) for group in groups.values() for p in group]
+    every = [id(p) for group in vars(groups).values() for p in group]
     assert sorted(every) == sorted(id(p) for p in model.parameters())
     names = {id(p): name for name, p in model.named_parameters()}
-    owners = {kind: {names[id(p)].rsplit(".", 2)[-2] for p in group} for kind, group in groups.items()}
+    owners = {kind: {names[id(p)].rsplit(".", 2)[-2] for p in group} for kind, group in vars(groups).items()}
     assert owners["linear"] == {"qkv", "out", "gate_up", "down"}
     assert owners["convs"] == {"conv"}
     assert {"norm", "q_norm", "k_norm", "attention_norm"} <= owners["rest"]
     # the embedding is tied with the head: one parameter, decayed once
-    assert "embedding.weight" in {names[id(p)] for p in groups["matrices"]}
+    assert "embedding.weight" in {names[id(p)] for p in groups.matrices}
 
 
 def test_only_matrices_decay_and_convolutions_step_further():
-    cfg = TrainerConfig(weight_decay=0.1, adamw_lr=1e-3, muon_lr=1e-2)
+    cfg = trainer_config(weight_decay=0.1, adamw_lr=1e-3, muon_lr=1e-2)
     model = build_model(tiny(model={"short_conv": 3}))
     optimizer = build_optimizer(model, cfg)
     names = {id(p): name for name, p in model.named_parameters()}
     decayed = {names[id(p)] for g in optimizer.param_groups for p in g["params"] if g["weight_decay"]}
     assert decayed == {name for name, p in model.named_parameters() if p.dim() == 2 and "conv" not in name}
     rates = {names[id(p)]: g["base_lr"] for g in optimizer.param_groups for p in g["params"]}
-    assert rates["blocks.0.attention.projection.qkv.weight"] == cfg.muon_lr
-    assert rates["embedding.weight"] == rates["norm.weight"] == cfg.adamw_lr
-    assert rates["blocks.0.attention.projection.conv.weight"] == 10 * cfg.adamw_lr
+    assert rates["blocks.0.attention.projection.qkv.weight"] == cfg.options["muon_lr"]
+    assert rates["embedding.weight"] == rates["norm.weight"] == cfg.options["adamw_lr"]
+    assert rates["blocks.0.attention.projection.conv.weight"] == 10 * cfg.options["adamw_lr"]
 
 
 @pytest.mark.parametrize("shape", [(24, 8), (8, 24), (16, 16)])
@@ -95,14 +101,14 @@ def test_orthogonalise_flattens_the_singular_values():
 
 def test_a_skipped_step_changes_nothing_and_the_next_one_does():
     model = build_model(tiny())
-    optimizer = build_optimizer(model, TrainerConfig())
+    optimizer = build_optimizer(model, trainer_config())
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     for p in model.parameters():
         p.grad = torch.full_like(p, torch.nan)
     optimizer.skip_if(torch.tensor(1.0))
     optimizer.step()
     assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())
-    fresh = build_optimizer(model, TrainerConfig())
+    fresh = build_optimizer(model, trainer_config())
     for p in model.parameters():
         p.grad = torch.ones_like(p)
     fresh.skip_if(torch.tensor(0.0))
@@ -112,7 +118,7 @@ def test_a_skipped_step_changes_nothing_and_the_next_one_does():
 
 @pytest.mark.parametrize("name", ["muon", "adamw"])
 def test_optimizer_state_is_saved_and_restored(name):
-    cfg = TrainerConfig(optimizer=name)
+    cfg = trainer_config(optimizer=name)
     torch.manual_seed(0)
     models = [build_model(tiny()) for _ in range(2)]
     one = build_optimizer(models[0], cfg)
