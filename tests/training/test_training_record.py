@@ -20,6 +20,7 @@ from attnzoo.measure.record import config_hash
 from attnzoo.model import build_model
 from attnzoo.model.export import export
 from attnzoo.model.validation import lookup
+from attnzoo.optimizers import parameter_groups
 from attnzoo.tasks import build_task
 from attnzoo.training import after, init_from, wandb_run
 from attnzoo.training import run as run_module
@@ -27,7 +28,7 @@ from attnzoo.training.config import CompareConfig, to_dict
 from attnzoo.training.folder import RunFolder
 from attnzoo.training.init_from import weights_sha256
 from attnzoo.training.kept import OPENING, identity, keep_text, kept_text
-from attnzoo.training.optim import parameter_groups, schedule
+from attnzoo.training.optim import build_schedule
 from attnzoo.training.run import describe, flat_numbers, merged_tasks, new_record, open_wandb, refusals
 from attnzoo.training.saved import load_saved
 from attnzoo.training.together import process_faults
@@ -419,6 +420,14 @@ def test_what_launchers_say(monkeypatch):
 # -- bounds ----------------------------------------------------------------------------------------------------------------
 
 
+def put(group, name, value):
+    """One key of a group; those that are no fields of it are options of what it names."""
+    if hasattr(group, name):
+        setattr(group, name, value)
+    else:
+        group.options[name] = value
+
+
 def with_value(key, value):
     cfg = CompareConfig(**vars(tiny()), backends=["sdpa"])
     cfg.probe = replace(cfg.probe, enabled=True, n_heads=1, d_model=2)
@@ -426,7 +435,7 @@ def with_value(key, value):
     holder = cfg
     for group in groups:
         holder = getattr(holder, group)
-    setattr(holder, name, type(lookup(cfg, key) or value)(value))
+    put(holder, name, type(lookup(cfg, key) or value)(value))
     return [fault for fault in faults(cfg) if fault.startswith(f"{key}=")]
 
 
@@ -436,26 +445,27 @@ ONE += ["probe.task.validation_rows", *(f"measure.{n}" for n in ("rounds", "deco
 ONE += [f"trainer.{n}" for n in ("max_steps", "batch_size", "accumulate", "log_every", "threads")]
 ZERO = [
     "probe.short_conv",
-    *(f"trainer.{n}" for n in ("weight_decay", "warmup_steps", "grad_clip", "eval_every", "checkpoint_every")),
+    *(f"trainer.{n}" for n in ("grad_clip", "eval_every", "checkpoint_every")),
 ]
 ABOVE = [
     "probe.learning_rate",
     "probe.adamw_lr",
-    "trainer.muon_lr",
-    "trainer.adamw_lr",
     "measure.seconds",
     "time_limit",
 ]
 
 
+OWN_ZERO, OWN_ABOVE = ["trainer.weight_decay", "trainer.warmup_steps"], ["trainer.muon_lr", "trainer.adamw_lr"]
+
+
 def test_every_setting_has_its_bounds():
     named = [AT_LEAST_ONE, NOT_NEGATIVE, POSITIVE]
     assert [sorted(keys) for keys in named] == [sorted(keys) for keys in (ONE, ZERO, ABOVE)]
-    for keys, least, says in ((ONE, 1, "at least 1"), (ZERO, 0, "not be negative")):
+    for keys, least, says in ((ONE, 1, "at least 1"), ([*ZERO, *OWN_ZERO], 0, "not be negative")):
         for key in keys:
             assert says in with_value(key, least - 1)[0], key
             assert [f for f in with_value(key, least) if says in f] == [], key
-    for key in ABOVE:
+    for key in [*ABOVE, *OWN_ABOVE]:
         assert "more than 0" in with_value(key, 0.0)[0], key
         assert with_value(key, 1e-9) == [], key
         assert "more than 0" in with_value(key, math.inf)[0], key
@@ -495,16 +505,16 @@ def test_what_makes_no_sense_is_said_and_what_does_is_not(change, fault):
         holder = cfg
         for group in groups:
             holder = getattr(holder, group)
-        setattr(holder, name, value)
+        put(holder, name, value)
     found = faults(cfg)
     assert found == [] if fault is None else any(fault in line for line in found), found
 
 
 def test_cosine_warms_up_too_and_what_is_frozen_is_in_no_group():
-    cfg = replace(tiny().trainer, schedule="cosine", max_steps=12, warmup_steps=3)
-    factors = [schedule(step, cfg) for step in range(12)]
+    cfg = tiny(schedule="cosine", max_steps=12, warmup_steps=3).trainer
+    factors = [build_schedule(cfg).factor(step, 12) for step in range(12)]
     assert factors[:4] == pytest.approx([0.25, 0.5, 0.75, 1.0])
     assert factors[4:] == pytest.approx([0.5 * (1 + math.cos(math.pi * n / 9)) for n in range(1, 9)])
     model = build_model(tiny(), 8)
     model.embedding.weight.requires_grad_(False)
-    assert not any(p is model.embedding.weight for group in parameter_groups(model).values() for p in group)
+    assert not any(p is model.embedding.weight for group in vars(parameter_groups(model)).values() for p in group)
