@@ -245,9 +245,7 @@ def check_same(folder: Path, asked: dict[str, Any]) -> None:
     if not path.is_file():
         return
     there = redacted(read_plan(folder).get("common", {"swept": None}))
-    if (
-        there.get("swept") == []
-    ):  # one of backends has all settings but those of its cells: a key of later has its default
+    if there.get("swept") == []:  # of backends: a key that is missing is a later one, and has its default
         there = flat(to_dict(CompareConfig(AttentionConfig(""))), leave_out=OF_CELLS) | there
     asked = {key: value for key, value in asked.items() if key in there}
     differ = sorted(in_the_way({key: there[key] for key in asked}, asked, split=False))
