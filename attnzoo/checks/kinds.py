@@ -17,7 +17,12 @@ from attnzoo.terminal import one_line
 Property = Callable[[Any], str]
 """Returns on what input it held; raises `Failed`, or `Skip` where it cannot be tried. Its docstring says what it demands."""
 
-CHECKS = {"task": "attnzoo.checks.tasks", "metric": "attnzoo.checks.metrics"}
+CHECKS = {
+    kind: f"attnzoo.checks.{home}"
+    for kind, home in {
+        "task": "tasks", "metric": "metrics", "optimizer": "optimizers", "schedule": "schedules",
+    }.items()
+}  # fmt: skip
 """Kind -> module. It has ``PROPERTIES``, tried in order on what its ``subject(cls, given, device)`` makes of a class and of
 its options as plain values."""
 

@@ -83,3 +83,23 @@ class Flat(Schedule):
 
     def factor(self, step, max_steps):
         return 1.0
+
+
+class Counting(Schedule):
+    """Counts for itself how often it was asked."""
+
+    source = "a test"
+    asked = 0
+
+    def factor(self, step, max_steps):
+        self.asked += 1
+        return 1 / self.asked
+
+
+class Doubles(Schedule):
+    """Leaves its bounds."""
+
+    source = "a test"
+
+    def factor(self, step, max_steps):
+        return 2.0
