@@ -151,7 +151,7 @@ WRONG = [
     (["model@here=small"], "'model@here=small' is not KEY=VALUE"),
     (["data.paths=[a"], "'data.paths=[a' cannot be read"),
     (["attention.name=liner"], "unknown backend 'liner'; did you mean 'linear'?"),
-    (["task.name=recal"], "unknown task 'recal'; did you mean 'recall'? valid: recall, text"),
+    (["task.name=recal"], "unknown task 'recal'; did you mean 'recall'? valid: mqar, recall, text"),
     (["task=text", "task.n_symbols=5"], "unknown key 'task.n_symbols'"),
     (["model.n_layers=abc"], "model.n_layers='abc': must be a whole number"),
     (["model={n_layers:x}"], "model.n_layers='x': must be a whole number"),

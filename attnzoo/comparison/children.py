@@ -61,7 +61,11 @@ class Ended:
 
     def error(self) -> dict[str, str | None]:
         """The record's ``error``: type and innermost frame, as far as the log tells, and where the log is."""
-        return {"type": self._type(), "frame": innermost_frame(self.said), "log": self.log.name}
+        return {
+            "type": self._type(),
+            "frame": innermost_frame(self.said, asked=self.limit is not None),
+            "log": self.log.name,
+        }
 
     def _type(self) -> str:
         if self.limit is not None:
@@ -72,15 +76,19 @@ class Ended:
         return named[-1] if named else f"exit status {self.status}"
 
 
-def innermost_frame(said: str) -> str | None:
+def innermost_frame(said: str, *, asked: bool = False) -> str | None:
     """'model.py:12 in forward' of the last traceback, or of the stack of a crash, in what a process said.
+
+    Args:
+        asked: the process was asked for its stacks, by a signal that any of its threads may have taken: the main thread's, which
+            is the last, is meant.
 
     >>> innermost_frame('  File "/a/b.py", line 3, in outer\\n  File "/a/c.py", line 7, in inner\\nValueError: no')
     'c.py:7 in inner'
     """
     if _STACK in said:  # faulthandler has the innermost first, and the thread that took the signal is the current one
         _, current, stack = said.rpartition("Current thread")
-        frames = _FRAME.findall(stack if current else said.rpartition(_STACK)[2])[:1]
+        frames = _FRAME.findall(stack if current and not asked else said.rpartition(_STACK)[2])[:1]
     else:
         frames = _FRAME.findall(said)[-1:]
     return next((f"{Path(file).name}:{line} in {name}" for file, line, name in frames), None)

@@ -333,4 +333,11 @@ def test_the_innermost_frame_of_a_traceback_and_of_a_stack():
         'Current thread 0x2 (most recent call first):\n  File "/x/b.py", line 2 in inner\n  File "/x/c.py", line 3 in outer\n'
     )
     assert innermost_frame(stack) == "b.py:2 in inner"
+    taken = (
+        stack.replace("b.py", "watch.py")
+        + "\nThread 0x2 (most recent call first):\n"
+        + '  File "/a/c.py", line 9 in nap\n'
+    )
+    assert innermost_frame(taken, asked=True) == "c.py:9 in nap"
+    assert innermost_frame(taken) == "watch.py:2 in inner"
     assert innermost_frame("nothing") is None
