@@ -20,6 +20,7 @@ _HOME = {
     "register": "components",
     "list_components": "components",
     "Component": "components",
+    "Positions": "positions",
     "Task": "tasks",
     "Metric": "metrics",
     "Batch": "tasks",
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
     from attnzoo.model.llama import export_llama, from_llama
     from attnzoo.optimizers import Optimizer
     from attnzoo.options import Options
+    from attnzoo.positions import Positions
     from attnzoo.registry import build, list_backends, why_not
     from attnzoo.schedules import Schedule
     from attnzoo.shapes import IGNORE

@@ -7,8 +7,8 @@ from importlib import import_module
 
 from attnzoo import components, composition, groups
 from attnzoo.cli import COMMANDS, Parser
+from attnzoo.open_groups import option_names
 from attnzoo.settings import dotted
-from attnzoo.training.config import option_names
 
 # the shell hands over the whole line; bash splits words at "=", so what stands before the last one is cut off again
 BASH = r"""_attnzoo() {

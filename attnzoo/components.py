@@ -46,6 +46,7 @@ KINDS = {
     kind.name: kind
     for kind in (
         Kind("attention", "backend", "attnzoo.backends", "attnzoo.contract:Attention"),
+        Kind("positions", "position scheme", "attnzoo.positions", "attnzoo.positions.base:Positions"),
         Kind("task", "task", "attnzoo.tasks", "attnzoo.tasks.base:Task"),
         Kind("metric", "metric", "attnzoo.metrics", "attnzoo.metrics.base:Metric"),
         Kind("optimizer", "optimizer", "attnzoo.optimizers", "attnzoo.optimizers.base:Optimizer"),
@@ -92,7 +93,9 @@ def register(name: str) -> Callable[[Registered], Registered]:
             its kind needs.
     """
 
-    demand("this cannot be registered", name_faults(name))
+    wrong = name_faults(name)
+    if wrong and not (isinstance(name, str) and any(name in built_in(kind) for kind in KINDS)):
+        raise RequestError("this cannot be registered", wrong)
 
     def add(cls: Registered) -> Registered:
         kind = kind_of(cls)
@@ -106,7 +109,8 @@ def register(name: str) -> Callable[[Registered], Registered]:
                     f"a class that extends {bases.replace(', ', ' or ') if bases.count(',') == 1 else bases}",
                 ),
             )
-        faults = [*_taken(kind, name, cls), *cls.naming_faults(name), *cls.definition_faults()]  # type: ignore[attr-defined]
+        reserved = [] if name in built_in(kind) else wrong  # none is a position scheme, and nobody else's name
+        faults = [*reserved, *_taken(kind, name, cls), *cls.naming_faults(name), *cls.definition_faults()]  # type: ignore[attr-defined]
         if faults:
             raise RequestError(f"{cls.__qualname__} cannot be registered as {name!r}", faults)
         cls.name = name  # type: ignore[attr-defined]

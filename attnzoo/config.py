@@ -15,8 +15,18 @@ from attnzoo.data.sources import data_problems, text_sha256
 from attnzoo.errors import AttnzooError, RequestError, unknown
 from attnzoo.from_files import SPEC, code_of, register_file
 from attnzoo.measure.record import config_hash
-from attnzoo.model.config import hybrid_name, hybrid_parts, named, parameter_number, pattern_entries
+from attnzoo.model.config import (
+    AUTO,
+    PositionsConfig,
+    hybrid_name,
+    hybrid_parts,
+    named,
+    parameter_number,
+    pattern_entries,
+    positions_entries,
+)
 from attnzoo.names import file_name
+from attnzoo.open_groups import choice_faults, names_in, open_groups, option_names, unknown_name, without_foreign
 from attnzoo.options import values
 from attnzoo.settings import dotted, plain, read
 from attnzoo.tasks.build import reads_text
@@ -25,22 +35,16 @@ from attnzoo.training.config import (
     CompareConfig,
     RunConfig,
     SweepConfig,
-    choice_faults,
     from_dict,
     load_config,
-    names_in,
-    open_groups,
-    option_names,
     targets,
     to_dict,
     to_yaml,
-    unknown_name,
-    without_foreign,
 )
 from attnzoo.training.init_from import identified
 from attnzoo.training.validation import faults, machine_faults
 
-BY_NAME = ("options.", "model.attention_options.")
+BY_NAME = ("options.", "model.attention_options.", "positions.pattern_options.")
 """Below these keys stand names of backends, and below them their own options."""
 ONE_RUN_ALONE = {
     "logger.name": "a name of one run; each cell goes by the name of its folder (logger.group is one for all)"
@@ -98,6 +102,12 @@ def compose(kind: str, overrides: Sequence[str] = (), *, folders: Sequence[str |
             found.append(
                 f"{' '.join(attention)} would change nothing: model.attention_pattern names the attention of every layer "
                 "(model.attention_options has their options, model.attention_pattern=[] takes the pattern away)"
+            )
+        schemes = [line for key, line in given.items() if key in ("positions", "positions.name")]
+        if cfg.positions.pattern and schemes:
+            found.append(
+                f"{' '.join(schemes)} would change nothing: positions.pattern names the scheme of every layer "
+                "(positions.pattern=[] takes the pattern away)"
             )
         found += [in_its_file(line, usable, places) for line in fill(cfg, given)]
         try:
@@ -259,6 +269,9 @@ def fill(cfg: RunConfig, given: Mapping[str, str] | None) -> list[str]:
             found += without_foreign(
                 path, group, given if given is not None else {f"{path}.{key}" for key in group.options}
             )
+            known = {key for kind, name in names_in(group) for key in option_names(kind, name)}
+            for key in [key for key in group.options if key not in known]:
+                del group.options[key]  # it has been said
             for kind, name in names_in(group):
                 found += _fill(group.options, kind, name, f"{path}.")
         except AttnzooError as error:  # a plug-in that cannot be imported
@@ -267,6 +280,7 @@ def fill(cfg: RunConfig, given: Mapping[str, str] | None) -> list[str]:
         path = f"model.attention_options.{entry}"
         found += _fill_backend(choice.options, choice.name, path)
         cfg.model.attention_options[entry] = {"name": choice.name, **choice.options}
+    found += _fill_positions(cfg.positions)
     match = cfg.model.match_parameters
     if match is not None and match not in groups.backend_names() and parameter_number(match) is None:
         found.append(
@@ -280,6 +294,27 @@ def fill(cfg: RunConfig, given: Mapping[str, str] | None) -> list[str]:
             for each in nowhere
         ]
     return list(dict.fromkeys(found))
+
+
+def _fill_positions(positions: PositionsConfig) -> list[str]:
+    """The options of each entry of the pattern that has some of its own, those of the group among them."""
+    found: list[str] = []
+    if positions.pattern:
+        positions.name = AUTO  # the pattern takes its place
+    for entry, scheme in positions_entries(positions).items():
+        if entry not in positions.pattern_options or scheme.name not in components.names("positions"):
+            continue  # what is unknown is said where the schemes of the layers are checked
+        path = f"positions.pattern_options.{entry}"
+        known = option_names("positions", scheme.name)
+        wrong = [
+            unknown("key", f"{path}.{key}", [f"{path}.{k}" for k in known])
+            for key in scheme.options
+            if key not in known
+        ]
+        scheme.options = {key: value for key, value in scheme.options.items() if key in known}
+        found += wrong + _fill(scheme.options, "positions", scheme.name, f"{path}.")
+        positions.pattern_options[entry] = {"name": scheme.name, **scheme.options}
+    return found
 
 
 def used_components(cfg: RunConfig) -> list[tuple[str, str]]:

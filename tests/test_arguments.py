@@ -217,7 +217,7 @@ def test_a_wrong_argument_is_named(label, name):
 @pytest.mark.parametrize("start", [attnzoo.build_model, attnzoo.train])
 def test_a_configuration_changed_by_hand(start):
     wrong = copy.deepcopy(cfg)
-    wrong.model.n_layers, wrong.model.dropout, wrong.positions.base = "two", None, [1]
+    wrong.model.n_layers, wrong.model.dropout, wrong.positions.options = "two", None, {"base": [1]}
     with pytest.raises(RequestError) as caught:
         start(wrong)
     assert {reason.partition("=")[0] for reason in caught.value.reasons} == {

@@ -23,6 +23,7 @@ LAYERS = [  # ground floor first; a file may import from its own row and from th
         "options",
         "declarations",
         "components",
+        "open_groups",
         "from_files",
         "redact",
         "names",

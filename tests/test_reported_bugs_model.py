@@ -21,7 +21,8 @@ from attnzoo.model.build import assemble
 from attnzoo.model.config import AttentionConfig, ModelConfig, PositionsConfig
 from attnzoo.model.layer import AttentionLayer
 from attnzoo.optimizers.base import parameter_groups
-from attnzoo.positions import Rope, alibi_slopes
+from attnzoo.positions import build_positions
+from attnzoo.positions.alibi import alibi_slopes
 from attnzoo.shapes import IGNORE
 from attnzoo.tasks.build import build_task
 from attnzoo.tasks.config import TaskConfig
@@ -159,7 +160,11 @@ def test_mlx_vlm_1983_a_decoded_token_has_its_own_position(positions):
 def test_megatron_535_positions_256_and_257_differ_in_bfloat16():
     """Row 25: as bfloat16 both are 256."""
     assert torch.tensor(257.0).bfloat16() == 256
-    cos, sin = Rope(8, 10000.0).to(torch.bfloat16).phases(torch.tensor([[256, 257]]))
+    cos, sin = (
+        build_positions("rope", d_model=16, n_heads=2, head_dim=8, base=10000.0)
+        .to(torch.bfloat16)
+        .phases(torch.tensor([[256, 257]]))
+    )
     assert cos.dtype == torch.float32
     torch.testing.assert_close(cos[0, 0, :, 0], torch.tensor([256.0, 257.0]).cos(), atol=1e-4, rtol=0)
     assert not torch.equal(sin[..., 0, :], sin[..., 1, :])

@@ -15,6 +15,7 @@ from attnzoo.comparison.plan import FINISHED, Cell
 from attnzoo.comparison.rounds import keep_history
 from attnzoo.errors import RequestError
 from attnzoo.measure.record import Record
+from attnzoo.model.config import positions_asked
 from attnzoo.training.config import to_dict
 from attnzoo.training.log import LOG
 
@@ -136,7 +137,7 @@ def _planned(cell: Cell) -> dict:
         "options": cell.cfg.attention.options,
         "seed": cell.cfg.seed,
         "config_hash": cell.hash,
-        "positions": to_dict(cell.cfg)["positions"]["name"],
+        "positions": positions_asked(cell.cfg.positions),
     }
 
 

@@ -150,7 +150,7 @@ def decode_contestant(
     """
     step, token = decoding_step(model) if compiled else model, random_tokens(model, batch_size, 1)
     held: dict[str, ModelCache] = {}
-    span, longest = calls * new, model.positions.longest or math.inf
+    span, longest = calls * new, model.longest or math.inf
     first = int(max(1, min(context - span // 2, longest - span)))
     left = 0
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from attnzoo import registry
+from attnzoo import components, registry
 from attnzoo.arguments import demand, having, whole
 from attnzoo.contract import Attention
 from attnzoo.errors import Refused, RequestError
@@ -22,12 +22,14 @@ from attnzoo.model.config import (
     attention_of_layers,
     named,
     parameter_number,
+    positions_of_layers,
     score_scale,
 )
 from attnzoo.model.lm import CausalLM, hidden_width, mlp_matrices
 from attnzoo.model.projection import latent_sizes
 from attnzoo.model.validation import model_faults
-from attnzoo.positions import build_positions
+from attnzoo.options import values
+from attnzoo.positions import Positions, build_positions
 from attnzoo.seeds import seeded
 from attnzoo.tasks.build import build_task
 
@@ -63,41 +65,47 @@ def assemble(
     if model.match_parameters is not None:
         model = matched(model, attention, positions, vocab_size)
     head_dim, schemes = head_dim_of(model), layer_positions(model, attention, positions)
-    shared = next((name for name in schemes if name != "none"), "none")
-    scheme = build_positions(
-        shared,
-        d_model=model.d_model,
-        n_heads=model.n_heads,
-        head_dim=head_dim,
-        base=positions.base,
-        max_tokens=positions.max_tokens,
-        buckets=positions.buckets,
-        max_distance=positions.max_distance,
-    )
     layers = attention_of_layers(model, attention)
-    if why := layer_reasons(model, layers, scheme.needs_bias, shared):
+    if why := [*layer_reasons(model, layers, schemes), *_embedding_reasons(schemes)]:
         raise Refused(f"{named(model, attention).name} cannot stand in this model", why)
+    sizes = {"d_model": model.d_model, "n_heads": model.n_heads, "head_dim": head_dim}
     with seeded(seed, torch.get_default_device()):
+        built: list[tuple[PositionsConfig, Positions]] = []
+        for scheme in schemes:
+            if all(scheme != other for other, _ in built):
+                built.append((scheme, build_positions(scheme.name, **sizes, **scheme.options)))
         lm = CausalLM(
             model,
             vocab_size,
             lambda layer: _build_attention(layers[layer % len(layers)], model, head_dim),
-            scheme,
-            without_positions={layer for layer, name in enumerate(schemes) if name != shared},
+            [module for scheme in schemes for other, module in built if scheme == other],
         )
-    if len(set(schemes)) == 1:
-        positions = replace(positions, name=shared)
+    if len(built) == 1:
+        positions = schemes[0]
     lm.recipe = copy.deepcopy(Recipe(model, attention, positions, vocab_size, seed))
     return lm
 
 
-def layer_positions(model: ModelConfig, attention: AttentionConfig, positions: PositionsConfig) -> list[str]:
-    """The scheme of each layer: as asked for, or with ``auto`` the one its backend declares."""
-    layers = attention_of_layers(model, attention)
-    if positions.name != "auto":
-        return [positions.name] * model.n_layers
-    own = [registry.get(choice.name).capabilities.positions for choice in layers]
-    return [own[layer % len(own)] for layer in range(model.n_layers)]
+def layer_positions(
+    model: ModelConfig, attention: AttentionConfig, positions: PositionsConfig
+) -> list[PositionsConfig]:
+    """The scheme of each layer with all of its options: as asked for, or with ``auto`` the one its backend declares."""
+    published = [registry.get(choice.name).capabilities.positions for choice in attention_of_layers(model, attention)]
+    return [
+        PositionsConfig(each.name, options=values(components.parse("positions", each.name, each.options), "positions"))
+        for each in positions_of_layers(model, positions, published)
+    ]
+
+
+def _embedding_reasons(schemes: Sequence[PositionsConfig]) -> list[str]:
+    """Schemes on the embeddings that are asked for in some layers alone."""
+    names = dict.fromkeys(
+        scheme.name for scheme in schemes if scheme != schemes[0] or schemes.count(scheme) < len(schemes)
+    )
+    return [
+        f"{name} adds positions to the embeddings, which every layer reads: it cannot be of some layers alone"
+        for name in names if components.get("positions", name).acts_on_embeddings()
+    ]  # fmt: skip
 
 
 def matched(model: ModelConfig, attention: AttentionConfig, positions: PositionsConfig, vocab_size: int) -> ModelConfig:
@@ -125,13 +133,18 @@ def matched(model: ModelConfig, attention: AttentionConfig, positions: Positions
     return replace(free, mlp_width=width)
 
 
-def layer_reasons(model: ModelConfig, layers: Sequence[AttentionConfig], needs_bias: bool, positions: str) -> list[str]:
-    """Every reason why the layer's options do not fit a backend of the model; empty when they all do."""
+def layer_reasons(
+    model: ModelConfig, layers: Sequence[AttentionConfig], schemes: Sequence[PositionsConfig]
+) -> list[str]:
+    """Every reason why the options of a layer do not fit its backend and position scheme; empty when they all do."""
     why = []
-    for cls in dict.fromkeys(registry.get(choice.name) for choice in layers):
-        if needs_bias and not cls.capabilities.bias:
-            valid = "rope, learned, sinusoidal, none"
-            why.append(f"{cls.name} cannot take {positions}: it has no scores to add a bias to; valid here: {valid}")
+    pairs = [(registry.get(layers[n % len(layers)].name), scheme.name) for n, scheme in enumerate(schemes)]
+    for cls, name in dict.fromkeys(pairs):
+        scheme = components.get("positions", name)
+        if scheme.needs_bias and not cls.capabilities.bias:
+            names = components.list_components("positions")
+            valid = ", ".join(each for each in names if not components.get("positions", each).needs_bias)
+            why.append(f"{cls.name} cannot take {name}: it has no scores to add a bias to; valid here: {valid}")
         if model.scale is not None and not cls.capabilities.scale:
             why.append(f"{cls.name} has no scores that model.scale={model.scale} could multiply")
         elif model.scale == "log_n" and not cls.capabilities.products:
@@ -139,9 +152,9 @@ def layer_reasons(model: ModelConfig, layers: Sequence[AttentionConfig], needs_b
                 f"{cls.name} does not see q through q·k of whole heads alone, so that model.scale=log_n is not defined for it"
             )
         if projection_of(model, cls) == "mla":
-            why += latent_reasons(model, cls, positions)
+            why += latent_reasons(model, cls, scheme)
         why += cls.layout_reasons(model.n_heads, kv_heads_of(model, cls))
-    return why
+    return list(dict.fromkeys(why))
 
 
 def projection_of(model: ModelConfig, cls: type[Attention]) -> str:
@@ -156,7 +169,7 @@ def kv_heads_of(model: ModelConfig, cls: type[Attention]) -> int:
     return cls.default_kv_heads(model.n_heads) if model.n_kv_heads is None else model.n_kv_heads
 
 
-def latent_reasons(model: ModelConfig, cls: type[Attention], positions: str) -> list[str]:
+def latent_reasons(model: ModelConfig, cls: type[Attention], scheme: type[Positions]) -> list[str]:
     """Why mla cannot stand in front of this backend, or not in these sizes."""
     head_dim, can, why = head_dim_of(model), cls.capabilities, []
     latent, turned = latent_sizes(model, head_dim)
@@ -174,8 +187,8 @@ def latent_reasons(model: ModelConfig, cls: type[Attention], positions: str) -> 
         why.append(f"model.n_kv_heads={model.n_kv_heads}: mla makes keys and values of every head from its latent")
     if turned and (turned % 2 or head_dim % turned or turned == head_dim):
         why.append(f"model.rope_dim={turned}: must be even and a true divisor of the head dim {head_dim}")
-    if not turned and positions == "rope":
-        why.append("model.rope_dim=0 leaves mla no channels that rope could turn")
+    if not turned and scheme.turns:
+        why.append(f"model.rope_dim=0 leaves mla no channels that {scheme.name} could turn")
     return why if latent else [*why, f"model.latent_dim={latent}: must be at least 1"]
 
 

@@ -3,23 +3,40 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, ClassVar
 
+from attnzoo import components
+from attnzoo.open_groups import option_names
+
+AUTO = "auto"
+"""What each layer's backend is published with: none where its `Capabilities` say so, else rope."""
+
 
 @dataclass
 class PositionsConfig:
-    """name: auto (what each layer's backend is published with: none where its `Capabilities` say so, else rope) | none |
-    learned | sinusoidal | rope | alibi | relative; base: of the rope and sinusoidal wavelengths; max_tokens:
-    rows of the learned table; buckets: of relative, those of all distances from max_distance on in the last one."""
+    """The position scheme of every layer, or of each. Options of the schemes are further keys of this group.
 
-    name: str = "auto"
-    base: float = 10000.0
-    max_tokens: int = 2048
-    buckets: int = 32
-    max_distance: int = 128
+    Args:
+        name: a registered scheme, or auto, which gives each layer what its backend is published with: none where its
+            `Capabilities` say so, else rope.
+        pattern: a scheme for each layer, repeated over the layers; it takes the place of ``name``.
+        pattern_options: entry of the pattern -> its options, before those of the group. ``name`` among them is the scheme, so
+            that one may stand there twice with different options; without it the entry is a scheme's name itself.
+    """
+
+    chosen: ClassVar[dict[str, str]] = {"name": "positions", "pattern": "positions"}
+
+    name: str = AUTO
+    pattern: list[str] = field(default_factory=list)
+    pattern_options: dict[str, dict[str, Any]] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def components(self) -> list[tuple[str, str]]:
+        """The schemes that the options are of; auto gives rope where it gives any that has some."""
+        return [("positions", "rope" if each.name == AUTO else each.name) for each in positions_entries(self).values()]
 
 
 @dataclass
@@ -95,13 +112,15 @@ class AttentionConfig:
 
 @dataclass
 class Recipe:
-    """All that a model is built from. Its weights and this are the model again."""
+    """All that a model is built from. Its weights and this are the model again. ``max_tokens``: the length that a Llama of others
+    gives, for its export alone."""
 
     model: ModelConfig
     attention: AttentionConfig
     positions: PositionsConfig
     vocab_size: int
     seed: int = 0
+    max_tokens: int = 2048
 
 
 def resized(model: ModelConfig, **sizes: Any) -> ModelConfig:
@@ -155,13 +174,64 @@ def named(model: ModelConfig, attention: AttentionConfig) -> AttentionConfig:
     return AttentionConfig(hybrid_name(member.name for member in attention_of_layers(model, attention)), {})
 
 
-def positions_name(schemes: Sequence[str]) -> str:
-    """One name for the schemes of all layers.
+def positions_entries(positions: PositionsConfig) -> dict[str, PositionsConfig]:
+    """The scheme and options behind each different entry of the pattern; of the name, where there is none."""
+    found = {}
+    for entry in dict.fromkeys(positions.pattern or [positions.name]):
+        own = dict(positions.pattern_options.get(entry, {}))
+        name = str(own.pop("name", entry))
+        found[entry] = PositionsConfig(name, options={**_of_scheme(name, positions.options), **own})
+    return found
 
-    >>> positions_name(["rope", "rope"]), positions_name(["none", "none", "none", "rope"])
-    ('rope', '3xnone+rope')
+
+def _of_scheme(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the group's options that this scheme has; all of them where there is no such scheme, or no pattern needs it."""
+    scheme = "rope" if name == AUTO else name
+    if scheme not in components.names("positions"):
+        return dict(given)
+    known = option_names("positions", scheme)
+    return {key: value for key, value in given.items() if key in known}
+
+
+def positions_of_layers(
+    model: ModelConfig, positions: PositionsConfig, published: Sequence[str]
+) -> list[PositionsConfig]:
+    """The scheme of each layer with its options: layer n has entry n mod the pattern's length; ``published``: what auto gives
+    the layers, repeated."""
+    entries = positions_entries(positions)
+    chosen = [entries[entry] for entry in positions.pattern or entries]
+    found = []
+    for layer in range(model.n_layers):
+        scheme = chosen[layer % len(chosen)]
+        if scheme.name == AUTO:
+            name = published[layer % len(published)]
+            scheme = PositionsConfig(name, options=_of_scheme(name, scheme.options))
+        found.append(scheme)
+    return found
+
+
+def positions_name(schemes: Sequence[PositionsConfig]) -> str:
+    """One name for the schemes of all layers: of one period of them, with the options where those alone tell two apart.
+
+    >>> none, rope, far = PositionsConfig("none"), PositionsConfig("rope"), PositionsConfig("rope", options={"base": 1e6})
+    >>> positions_name([rope, rope]), positions_name([none, none, none, rope] * 2), positions_name([rope, far])
+    ('rope', '3xnone+rope', 'rope+rope(base=1000000.0)')
     """
-    return schemes[0] if len(set(schemes)) == 1 else hybrid_name(schemes)
+    said = [_said(scheme, schemes) for scheme in schemes]
+    period = next(n for n in range(1, len(said) + 1) if len(said) % n == 0 and said[:n] * (len(said) // n) == said)
+    return hybrid_name(said[:period])
+
+
+def positions_asked(positions: PositionsConfig) -> str:
+    """The name of a choice before it is known what auto gives."""
+    return hybrid_name(positions.pattern) if positions.pattern else positions.name
+
+
+def _said(scheme: PositionsConfig, schemes: Sequence[PositionsConfig]) -> str:
+    alike = [each.options for each in schemes if each.name == scheme.name]
+    differing = {key: value for key, value in scheme.options.items() if any(each.get(key) != value for each in alike)}
+    options = ",".join(f"{key}={value}" for key, value in differing.items())
+    return f"{scheme.name}({options})" if options else scheme.name
 
 
 def hybrid_name(names: Iterable[str]) -> str:

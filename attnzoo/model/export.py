@@ -20,7 +20,9 @@ from attnzoo.files import json_text, read_json, write_folder_atomic
 from attnzoo.model.build import assemble
 from attnzoo.model.config import AttentionConfig, Recipe
 from attnzoo.model.lm import CausalLM
+from attnzoo.model.validation import positions_faults
 from attnzoo.model.weights import check_sizes, load_weights, untied
+from attnzoo.open_groups import without_foreign
 from attnzoo.redact import redacted
 from attnzoo.settings import plain, read
 
@@ -61,6 +63,8 @@ def load(folder: str | os.PathLike[str]) -> CausalLM:
     recipe = _recipe(config, Path(folder) / "config.json")
     check_sizes(recipe.model, recipe.positions, recipe.vocab_size, Path(folder) / "model.safetensors")
     model = assemble(recipe.model, recipe.attention, recipe.positions, recipe.vocab_size, recipe.seed)
+    assert model.recipe is not None
+    model.recipe.max_tokens = recipe.max_tokens
     model = model.to(getattr(torch, config["dtype"]))
     load_weights(model, Path(folder) / "model.safetensors")
     return model.eval()
@@ -119,10 +123,16 @@ def _with_options(recipe: Recipe) -> Recipe:
 def _recipe(config: Mapping[str, Any], file: Path) -> Recipe:
     names = [field.name for field in dataclasses.fields(Recipe)]
     recipe, faults = read(Recipe, {name: config[name] for name in names if name in config})
-    faults += [f"{name} is missing" for name in names if name not in config]
+    faults += [f"{name} is missing" for name in names if name not in config and name != "max_tokens"]
+    if positions := recipe.get("positions"):
+        if positions.name == "rope":
+            recipe.setdefault("max_tokens", positions.options.get("max_tokens", Recipe.max_tokens))
+        without_foreign("positions", positions)  # earlier versions wrote the options of every scheme
+        faults += positions_faults(positions, 0)
     if config.get("dtype") not in DTYPES:
         faults.append(unknown("dtype", str(config.get("dtype")), DTYPES))
     faults += whole("vocab_size", recipe.get("vocab_size", 1), 1) + seed("seed", recipe.get("seed", 0))
+    faults += whole("max_tokens", recipe.get("max_tokens", 1), 1)
     if faults:
         raise RequestError(f"{file} cannot be used", faults)
     return Recipe(**recipe)

@@ -149,9 +149,9 @@ def llama_config(model: CausalLM) -> dict[str, Any]:
         "head_dim": head_dim_of(cfg),
         "hidden_act": "silu",
         "rms_norm_eps": cfg.norm_eps,
-        "rope_theta": recipe.positions.base,  # read up to transformers 4
-        "rope_parameters": {"rope_type": "default", "rope_theta": recipe.positions.base},
-        "max_position_embeddings": recipe.positions.max_tokens,
+        "rope_theta": recipe.positions.options["base"],  # read up to transformers 4
+        "rope_parameters": {"rope_type": "default", "rope_theta": recipe.positions.options["base"]},
+        "max_position_embeddings": recipe.max_tokens,
         "attention_bias": False,
         "attention_dropout": cfg.attention_dropout,
         "tie_word_embeddings": cfg.tie_embeddings,
@@ -332,8 +332,11 @@ def _empty(config: Mapping[str, Any], attention: str, tied: bool) -> CausalLM:
         norm_eps=config.get("rms_norm_eps", 1e-6),
         tie_embeddings=bool(config.get("tie_word_embeddings", tied)),
     )
-    positions = PositionsConfig("rope", _rope(config)[0], config.get("max_position_embeddings", 2048))
-    return assemble(model, AttentionConfig(attention, {}), positions, config["vocab_size"], seed=0)
+    positions = PositionsConfig("rope", options={"base": _rope(config)[0]})
+    lm = assemble(model, AttentionConfig(attention, {}), positions, config["vocab_size"], seed=0)
+    assert lm.recipe is not None
+    lm.recipe.max_tokens = config.get("max_position_embeddings", lm.recipe.max_tokens)
+    return lm
 
 
 def _tokenizer_json(tokenizer: Tokenizer) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -88,8 +88,7 @@ class CausalLM(nn.Module):
         cfg: sizes and layer options.
         vocab_size: V.
         attention: layer number -> a new backend for it.
-        positions: the position scheme, shared by the layers.
-        without_positions: layers whose queries and keys it does not turn.
+        positions: the scheme of each layer, one module where several layers share it.
     """
 
     def __init__(
@@ -97,14 +96,17 @@ class CausalLM(nn.Module):
         cfg: ModelConfig,
         vocab_size: int,
         attention: Callable[[int], Attention],
-        positions: Positions,
-        without_positions: Collection[int] = (),
+        positions: Sequence[Positions],
     ) -> None:
         super().__init__()
         self.cfg, self.vocab_size = cfg, vocab_size
         self.recipe: Recipe | None = None  # set by what builds it from settings
         self.embedding = nn.Embedding(vocab_size, cfg.d_model)
-        self.positions, self.without_positions = positions, frozenset(without_positions)
+        self.positions = positions[0]
+        schemes = list(dict.fromkeys(positions))
+        for n, scheme in enumerate(schemes[1:], 1):
+            self.add_module(f"positions_{n}", scheme)
+        self.scheme_of = [schemes.index(scheme) for scheme in positions]
         self.dropout = nn.Dropout(cfg.dropout) if cfg.dropout else nn.Identity()
         self.blocks = nn.ModuleList(Block(cfg, attention(layer)) for layer in range(cfg.n_layers))
         self.norm = norm(cfg)
@@ -141,10 +143,10 @@ class CausalLM(nn.Module):
         mask.check_lengths(start + tokens.shape[1], tokens.shape[0])
         ids = position_ids(start, tokens.shape[1], mask, tokens.device)
         h = self.dropout(self.positions.embed(self._embedded(tokens), ids, start + tokens.shape[1]))
-        phases, bias = self.positions.phases(ids), self.positions.bias()
+        given = [(scheme.phases(ids), scheme.bias()) for scheme in self.schemes]
         for layer, block in enumerate(self.blocks):
-            turned = None if layer in self.without_positions else phases
-            h = block(h, mask, turned, bias, None if cache is None else cache.layers[layer])
+            phases, bias = given[self.scheme_of[layer]]
+            h = block(h, mask, phases, bias, None if cache is None else cache.layers[layer])
         return linear(self.norm(h), self.head_weight)
 
     def new_cache(
@@ -195,6 +197,18 @@ class CausalLM(nn.Module):
     def head_weight(self) -> Tensor:
         """(V, C): what turns the last layer's output into logits."""
         return self.embedding.weight if self.head is None else self.head.weight
+
+    @property
+    def schemes(self) -> list[Positions]:
+        """The different position schemes of the layers; ``scheme_of[layer]`` is the place of a layer's among them. One that acts
+        on the embeddings is the only one."""
+        more = range(1, max(self.scheme_of) + 1)
+        return [self.positions, *(cast(Positions, getattr(self, f"positions_{n}")) for n in more)]
+
+    @property
+    def longest(self) -> int | None:
+        """Tokens that it has positions for; None is any number."""
+        return min((scheme.longest for scheme in self.schemes if scheme.longest is not None), default=None)
 
     @property
     def layers(self) -> list[Block]:

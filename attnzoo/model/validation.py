@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from attnzoo import components
 from attnzoo.arguments import ABOVE_ZERO, NOT_BELOW_ZERO, Holds
 from attnzoo.errors import choice_fault, unknown
-from attnzoo.model.config import ModelConfig, PositionsConfig, parameter_number, score_scale
+from attnzoo.model.config import AUTO, ModelConfig, PositionsConfig, parameter_number, positions_entries, score_scale
+from attnzoo.open_groups import unknown_name
 from attnzoo.settings import plain, read
 
 Bounds = list[tuple[list[str], Callable[[float], bool], str]]
@@ -27,18 +29,16 @@ def at_least(least: int) -> Holds:
 
 
 CHOICES = {
-    "positions.name": ("auto", "none", "learned", "sinusoidal", "rope", "alibi", "relative"),
     "model.projection": ("qkv", "mla"),
     "model.norm": ("rms", "layer"),
     "model.mlp": ("swiglu", "geglu", "gelu"),
     "model.output_gate": ("none", "headwise", "elementwise"),
 }
-SIZES = keys(positions="max_tokens", model="n_layers d_model n_heads n_kv_heads head_dim latent_dim mlp_width")
+SIZES = keys(model="n_layers d_model n_heads n_kv_heads head_dim latent_dim mlp_width")
 BOUNDS: Bounds = [
     (SIZES, *at_least(1)),
-    (keys(positions="buckets"), *at_least(2)),
     (keys(model="short_conv rope_dim"), *NOT_BELOW_ZERO),
-    (keys(positions="base", model="mlp_ratio norm_eps"), *ABOVE_ZERO),
+    (keys(model="mlp_ratio norm_eps"), *ABOVE_ZERO),
     (keys(model="dropout attention_dropout"), lambda x: 0 <= x < 1, "must be at least 0 and below 1"),
 ]
 
@@ -55,17 +55,47 @@ def model_faults(model: ModelConfig, positions: PositionsConfig) -> list[str]:
     """Every value that makes no sense, whatever backend stands in the model; of other types alone where there are any."""
     settings = Settings(model, positions)
     if wrong := read(Settings, plain(settings))[1]:
-        return wrong
+        return with_options(wrong, positions)
     found = [*value_faults(settings, BOUNDS, CHOICES), *_pattern_faults(model), *_scale_faults(model.scale)]
     number = parameter_number(model.match_parameters)
     if number is not None and not 1 <= number < math.inf:
         found.append(f"model.match_parameters={model.match_parameters}: must be at least 1, or a backend")
-    if positions.max_distance <= positions.buckets // 2:
+    return [*found, *positions_faults(positions, model.n_layers)]
+
+
+def with_options(wrong: list[str], positions: PositionsConfig) -> list[str]:
+    """The faults of types, and those of the options of positions where they can be read."""
+    readable = not any(each.startswith("positions") for each in wrong)
+    return [*wrong, *(positions_faults(positions, n_layers=0) if readable else [])]
+
+
+def positions_faults(positions: PositionsConfig, n_layers: int) -> list[str]:
+    """What is wrong with the schemes of the layers, their pattern and their options."""
+    found, pattern = [], positions.pattern
+    if 1 <= n_layers < len(pattern):
         found.append(
-            f"positions.max_distance={positions.max_distance}: must be more than the {positions.buckets // 2} "
-            f"distances that have a bucket of their own among positions.buckets={positions.buckets}"
+            f"model.n_layers={n_layers}: positions.pattern has {len(pattern)} entries, the last would stand in no layer"
         )
-    return found
+    for entry in positions.pattern_options:
+        if entry not in pattern:
+            found.append(unknown("entry of positions.pattern", entry, set(pattern)))
+    for entry, scheme in positions_entries(positions).items():
+        if scheme.name not in (*components.names("positions"), AUTO):
+            found.append(unknown_name("positions", scheme.name))
+            continue
+        path = "positions." if entry == scheme.name else f"positions.pattern_options.{entry}."
+        options = scheme.options if pattern else positions.options
+        found += components.read_options("positions", "rope" if scheme.name == AUTO else scheme.name, options, path)[1]
+    return list(dict.fromkeys(found))
+
+
+def turning(positions: PositionsConfig) -> list[str]:
+    """The schemes that turn pairs of channels; auto may."""
+    names = [scheme.name for scheme in positions_entries(positions).values()]
+    known = [name for name in names if name in components.names("positions")]
+    return [
+        name for name in names if name == AUTO or (name in known and components.declared("positions", name, "turns"))
+    ]
 
 
 def value_faults(cfg: Any, bounds: Bounds, choices: Mapping[str, Iterable[str]]) -> Iterator[str]:
@@ -86,7 +116,7 @@ def lookup(cfg: Any, key: str) -> Any:
     return cfg
 
 
-def head_faults(group: str, model: Any, positions: str) -> Iterator[str]:
+def head_faults(group: str, model: Any, positions: PositionsConfig) -> Iterator[str]:
     """How heads and widths of one group do not fit together, by key name."""
     width, heads = model.d_model, model.n_heads
     if width < 1 or heads < 1:
@@ -96,13 +126,10 @@ def head_faults(group: str, model: Any, positions: str) -> Iterator[str]:
         fitting = [n for n in range(1, width + 1) if width % n == 0]
         near = min(fitting, key=lambda n: abs(n - heads))
         yield f"{group}.n_heads={heads} does not divide {group}.d_model={width}; {near} does"
-    elif positions == "rope" and (dim or width // heads) % 2:
-        yield f"positions=rope turns pairs of features: the head dim {dim or width // heads} of {group} must be even"
-    elif positions == "auto" and (dim or width // heads) % 2:
-        yield (
-            f"positions=auto may turn pairs of features: the head dim {dim or width // heads} of {group} must be even; "
-            "positions=none takes any"
-        )
+    elif (dim or width // heads) % 2 and (names := turning(positions)):
+        turns, other = ("may turn", "; positions=none takes any") if names[0] == AUTO else ("turns", "")
+        size = dim or width // heads
+        yield f"positions={names[0]} {turns} pairs of features: the head dim {size} of {group} must be even{other}"
     kv_heads = getattr(model, "n_kv_heads", None)
     if kv_heads is not None and kv_heads >= 1 and heads % kv_heads:
         fitting = [n for n in range(1, heads + 1) if heads % n == 0]

@@ -13,9 +13,11 @@ import safetensors.torch
 import torch
 from torch import nn
 
+from attnzoo import components
 from attnzoo.errors import RequestError
 from attnzoo.files import write_bytes_atomic
-from attnzoo.model.config import ModelConfig, PositionsConfig, parameter_number
+from attnzoo.model.config import AUTO, ModelConfig, PositionsConfig, parameter_number, positions_entries
+from attnzoo.options import values
 
 
 def save_weights(model: nn.Module, path: Path, metadata: dict[str, str] | None = None) -> None:
@@ -49,17 +51,25 @@ def check_sizes(model: ModelConfig, positions: PositionsConfig, vocab_size: int,
         f"model.mlp_ratio={model.mlp_ratio}": model.mlp_ratio * model.d_model**2 if model.mlp_width is None else 0,
         f"model.latent_dim={model.latent_dim}": (model.latent_dim or 0) * model.d_model,
         f"model.short_conv={model.short_conv}": model.short_conv,
-        f"positions.max_tokens={positions.max_tokens}": (
-            positions.max_tokens * model.d_model if positions.name == "learned" else 0
-        ),
         f"model.match_parameters={model.match_parameters}": (parameter_number(model.match_parameters) or 0) / 2,
-        f"positions.buckets={positions.buckets}": positions.buckets if positions.name == "relative" else 0,
-    }
+    } | _of_positions(model, positions)
     why = [f"{setting}: more than the {held} numbers of the file" for setting, n in needed.items() if n > held]
     if model.n_layers > len(shapes):
         why.append(f"model.n_layers={model.n_layers}: the file holds {len(shapes)} tensors")
     if why:
         raise RequestError(f"checkpoint {path} is of another model", why)
+
+
+def _of_positions(model: ModelConfig, positions: PositionsConfig) -> dict[str, int]:
+    """The numbers that each position scheme has at least, by what sets them."""
+    needed = {}
+    for scheme in positions_entries(positions).values():
+        if scheme.name != AUTO:
+            cls = components.get("positions", scheme.name)
+            options = components.parse("positions", scheme.name, scheme.options)
+            said = " and ".join(f"positions.{key}={value}" for key, value in values(options, "positions").items())
+            needed[said] = cls.least_parameters(options, d_model=model.d_model, n_heads=model.n_heads)
+    return needed
 
 
 def saved_vocab_size(path: Path) -> int:

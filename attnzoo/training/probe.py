@@ -13,8 +13,9 @@ from attnzoo.errors import Refused
 from attnzoo.measure.environment import resolve_precision
 from attnzoo.model import build_model
 from attnzoo.model.config import resized
+from attnzoo.open_groups import option_names
 from attnzoo.tasks import build_task
-from attnzoo.training.config import RunConfig, TrainerConfig, option_names
+from attnzoo.training.config import RunConfig, TrainerConfig
 from attnzoo.training.fit import fit
 from attnzoo.training.stopping import Stopping
 
@@ -40,7 +41,7 @@ def probe_config(cfg: RunConfig) -> RunConfig:
         n_kv_heads = probe.n_heads // sharing
     model = resized(
         main,
-        n_layers=probe.n_layers,
+        n_layers=max(probe.n_layers, len(cfg.positions.pattern)),
         d_model=probe.d_model,
         n_heads=probe.n_heads,
         n_kv_heads=n_kv_heads,

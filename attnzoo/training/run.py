@@ -320,12 +320,17 @@ def train_main(run: Run) -> Fitted:
 def refusals(cfg: RunConfig, model: CausalLM, device: str, precision: str) -> list[str]:
     """Every reason why a backend of the model cannot train it, or decode then: its layout, bias, dropout, dtype, device."""
     found: list[str] = []
-    bias = model.positions.bias()
-    alibi = bias is not None and bias.alibi_slopes is not None
-    learned = model.positions.needs_bias and any(p.requires_grad for p in model.positions.parameters())
-    for (choice, attention), block in zip(members(cfg, model), model.layers, strict=False):
+    choices = attention_of_layers(cfg.model, cfg.attention)
+    for layer, block in enumerate(model.layers):
+        choice, attention = choices[layer % len(choices)], block.attention.attention
+        scheme = model.schemes[model.scheme_of[layer]]
+        bias = scheme.bias()
+        alibi = bias is not None and bias.alibi_slopes is not None
+        learned = bias is not None and any(p.requires_grad for p in bias.parameters())
 
-        def why_not(attention: Attention, choice: AttentionConfig = choice, **how: Any) -> list[str]:
+        def why_not(
+            attention: Attention, choice: AttentionConfig = choice, bias: Any = bias, alibi: bool = alibi, **how: Any
+        ) -> list[str]:
             return registry.why_not(
                 choice.name, device=device, dtype=DTYPES[precision], n_heads=attention.n_heads,
                 n_kv_heads=attention.n_kv_heads, head_dim=attention.head_dim, bias=bias is not None,

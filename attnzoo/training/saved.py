@@ -187,7 +187,7 @@ def _export(folder: Path) -> Saved:
     _fit(folder, model, tokenizer)
     recipe = exported.recipe_of(model)
     parts = recipe.model, recipe.attention, recipe.positions, recipe.vocab_size, recipe.seed
-    longest = recipe.positions.max_tokens if recipe.positions.name == "learned" else UNKNOWN_LENGTH
+    longest = model.longest or UNKNOWN_LENGTH
 
     def no_task() -> Task:
         raise RequestError(f"{folder} was exported: it does not say what it was trained on")

@@ -11,7 +11,7 @@ from attnzoo import components
 from attnzoo.arguments import DEVICE, DEVICES, LARGEST, LARGEST_SEED, shown
 from attnzoo.data.sources import data_problems
 from attnzoo.errors import choice_fault
-from attnzoo.model.config import hybrid_name, hybrid_parts
+from attnzoo.model.config import hybrid_name, hybrid_parts, positions_entries
 from attnzoo.model.validation import (
     ABOVE_ZERO,
     NOT_BELOW_ZERO,
@@ -21,11 +21,13 @@ from attnzoo.model.validation import (
     keys,
     model_faults,
     value_faults,
+    with_options,
 )
+from attnzoo.open_groups import option_faults
 from attnzoo.settings import leaves, plain, read
 from attnzoo.tasks.build import length_faults, reads_text
 from attnzoo.tasks.config import TaskConfig
-from attnzoo.training.config import CompareConfig, RunConfig, SweepConfig, option_faults
+from attnzoo.training.config import CompareConfig, RunConfig, SweepConfig
 
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 CHOICES = {
@@ -78,7 +80,7 @@ BOUNDS: Bounds = [
 def faults(cfg: RunConfig) -> list[str]:
     """Every value that makes no sense, alone or beside another. The machine is not looked at."""
     if wrong := read(type(cfg), plain(cfg))[1]:
-        return wrong  # what is of another type cannot be compared with a bound
+        return with_options(wrong, cfg.positions)  # what is of another type cannot be compared with a bound
     if beyond := [*_unwritable(plain(cfg)), *_too_large(plain(cfg))]:
         return beyond
     found = [*value_faults(cfg, BOUNDS, CHOICES), *model_faults(cfg.model, cfg.positions)]
@@ -90,14 +92,15 @@ def faults(cfg: RunConfig) -> list[str]:
         found.append(f"measure.lengths={list(cfg.measure.lengths)}: each must be at least 1")
     if not cfg.run_dir.strip():
         found.append("run_dir is empty: name a folder")
-    found += [*head_faults("model", cfg.model, cfg.positions.name), *_length_faults("task", cfg.task)]
-    rows = cfg.positions.max_tokens
-    if cfg.positions.name == "learned" and rows < cfg.task.n_tokens:
-        found.append(
-            f"positions.max_tokens={rows}: the learned table is shorter than task.n_tokens={cfg.task.n_tokens}"
-        )
+    found += [*head_faults("model", cfg.model, cfg.positions), *_length_faults("task", cfg.task)]
+    for scheme in positions_entries(cfg.positions).values():
+        rows = scheme.options.get("max_tokens")
+        if isinstance(rows, int) and rows < cfg.task.n_tokens:
+            found.append(
+                f"positions.max_tokens={rows}: {scheme.name} has fewer positions than task.n_tokens={cfg.task.n_tokens}"
+            )
     if cfg.probe.enabled:
-        found += head_faults("probe", cfg.probe, cfg.positions.name)
+        found += head_faults("probe", cfg.probe, cfg.positions)
         found += _length_faults("probe.task", cfg.probe.task)
         if not _is_scored_by_accuracy(cfg.probe.task):
             found.append(f"probe.task={cfg.probe.task.name}: the probe is a task with a chance level, without a text")

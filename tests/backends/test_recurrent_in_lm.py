@@ -28,7 +28,7 @@ CLOSE = {"atol": 2e-4, "rtol": 2e-4}
 def make(name, **settings):
     cfg = RunConfig(
         attention=AttentionConfig(name, OPTIONS[name]),
-        positions=PositionsConfig("rope", max_tokens=64),
+        positions=PositionsConfig("rope"),
         model=ModelConfig(**{"n_layers": 2, "d_model": 32, "n_heads": 4, "n_kv_heads": 2, "short_conv": 3} | settings),
     )
     return build_model(cfg, 50)

@@ -20,7 +20,7 @@ from attnzoo.kernels.features import EluPlusOne
 from attnzoo.kernels.norm import _RMSNorm, rms_norm
 from attnzoo.kernels.scan import Chunks, scan
 from attnzoo.masks import Mask
-from attnzoo.positions import _Rotation, rotate
+from attnzoo.positions.rotation import _Rotation, rotate
 
 
 def drawn(*shape):

@@ -12,7 +12,8 @@ import attnzoo
 from attnzoo import Mask
 from attnzoo.errors import Refused
 from attnzoo.kernels import flash_attn, flash_attn_3, optional
-from attnzoo.positions import AlibiBias, RelativeBias
+from attnzoo.positions.alibi import AlibiBias
+from attnzoo.positions.relative import RelativeBias
 
 DOCUMENTS = torch.tensor([[0] * 4 + [1] * 5, [2] * 9])
 BACKENDS = {"sdpa": {}, "gqa": {}, "sliding_window": {"window": 3}, "softcap": {"cap": 0.5}}

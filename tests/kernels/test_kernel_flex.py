@@ -16,7 +16,8 @@ from attnzoo.checks.suite import all_checks, run_check
 from attnzoo.kernels import flex
 from attnzoo.kernels.flex import static_block_mask
 from attnzoo.masks.translate import flex_mask_mod
-from attnzoo.positions import AlibiBias, RelativeBias
+from attnzoo.positions.alibi import AlibiBias
+from attnzoo.positions.relative import RelativeBias
 
 BACKENDS = {  # the first word is the name
     "sliding_window": {"window": 3}, "streaming": {"window": 3, "sinks": 2}, "dilated_window": {"window": 2, "dilation": 3},

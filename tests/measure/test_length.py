@@ -6,13 +6,18 @@ from attnzoo.model.build import assemble
 from attnzoo.model.config import AttentionConfig, ModelConfig, PositionsConfig
 
 
-def model(name: str, positions: str = "rope", **options):
+def model(name: str, positions: str = "rope", max_tokens: int | None = None, **options):
+    scheme = PositionsConfig(positions, options={"max_tokens": max_tokens} if max_tokens else {})
     sizes = ModelConfig(n_layers=1, d_model=16, n_heads=2)
-    return assemble(sizes, AttentionConfig(name, options), PositionsConfig(positions, max_tokens=200), 32, 0)
+    return assemble(sizes, AttentionConfig(name, options), scheme, 32, 0)
 
 
 def test_memory_grows_as_the_rule_and_what_fails_keeps_its_place():
-    models = {"exact": model("exact"), "window": model("sliding_window", window=16), "short": model("sdpa", "learned")}
+    models = {
+        "exact": model("exact"),
+        "window": model("sliding_window", window=16),
+        "short": model("sdpa", "learned", 200),
+    }
     found = length_sweep(models, measure=MeasureConfig(rounds=2, seconds=30.0, lengths=[128, 256, 512]))
     assert all([part["n_tokens"] for part in found[name]] == [128, 256, 512] for name in models)
     assert all(part["low"] <= part["train_step_ms"] <= part["high"] for part in found["exact"])

@@ -24,7 +24,7 @@ def make_model():
         model = ModelConfig(**{"n_layers": 2, "d_model": 32, "n_heads": 4} | settings)
         cfg = RunConfig(
             attention=AttentionConfig(name, SMALL.get(name, {})),
-            positions=PositionsConfig(positions, max_tokens=64),
+            positions=PositionsConfig(positions),
             model=model,
         )
         built = build_model(cfg, vocab_size).eval()

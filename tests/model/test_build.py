@@ -13,7 +13,8 @@ from attnzoo.errors import Refused
 from attnzoo.model.build import assemble, head_dim_of
 from attnzoo.model.config import AttentionConfig, ModelConfig, PositionsConfig
 from attnzoo.model.projection import latent_sizes
-from attnzoo.positions import Rope, Sinusoidal, distance_buckets
+from attnzoo.positions import build_positions
+from attnzoo.positions.relative import distance_buckets
 
 SMALL = ModelConfig(n_layers=2, d_model=32, n_heads=4)
 
@@ -47,7 +48,7 @@ def test_every_matrix_starts_as_the_table_says():
 
 @pytest.mark.parametrize("positions", ["rope", "learned"])
 def test_dropout_falls_on_the_embeddings_and_on_what_each_sublayer_adds(positions):
-    model, tokens = built(PositionsConfig(positions, max_tokens=64), dropout=0.5), torch.randint(50, (4, 9))
+    model, tokens = built(PositionsConfig(positions), dropout=0.5), torch.randint(50, (4, 9))
     block, seen = model.blocks[0], {}
     for part in ("attention_norm", "attention", "mlp_norm", "mlp"):
         block.get_submodule(part).register_forward_hook(
@@ -93,12 +94,16 @@ def test_every_norm_has_the_epsilon_given(kind, projection):
 
 def test_the_positions_settings_reach_the_scheme():
     ids = torch.arange(9)[None]
-    rope = built(PositionsConfig("rope", base=100.0)).positions
-    assert torch.equal(rope.phases(ids)[0], Rope(8, 100.0).phases(ids)[0])
-    h, waves = torch.zeros(1, 9, 32), built(PositionsConfig("sinusoidal", base=100.0)).positions
-    assert torch.equal(waves.embed(h, ids), Sinusoidal(32, 100.0).embed(h, ids))
-    assert built(PositionsConfig("learned", max_tokens=17)).positions.table.num_embeddings == 17
-    relative = built(PositionsConfig("relative", buckets=8, max_distance=16)).positions.bias()
+    rope = built(PositionsConfig("rope", options={"base": 100.0})).positions
+    assert torch.equal(
+        rope.phases(ids)[0], build_positions("rope", d_model=16, n_heads=2, head_dim=8, base=100.0).phases(ids)[0]
+    )
+    h, waves = torch.zeros(1, 9, 32), built(PositionsConfig("sinusoidal", options={"base": 100.0})).positions
+    assert torch.equal(
+        waves.embed(h, ids), build_positions("sinusoidal", d_model=32, n_heads=2, head_dim=8, base=100.0).embed(h, ids)
+    )
+    assert built(PositionsConfig("learned", options={"max_tokens": 17})).positions.table.num_embeddings == 17
+    relative = built(PositionsConfig("relative", options={"buckets": 8, "max_distance": 16})).positions.bias()
     assert torch.equal(relative.bucket, distance_buckets(8, 16))
 
 

@@ -25,7 +25,7 @@ def make(name, positions="none", shake=0.1, **settings):
     model = ModelConfig(n_layers=2, d_model=32, n_heads=4, **settings)
     cfg = RunConfig(
         attention=AttentionConfig(name, dataclasses.asdict(Subject.of(name).small)),
-        positions=PositionsConfig(positions, max_tokens=64),
+        positions=PositionsConfig(positions),
         model=model,
     )
     built = build_model(cfg, 50).eval()

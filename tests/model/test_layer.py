@@ -16,7 +16,7 @@ from attnzoo.errors import Refused, RequestError
 from attnzoo.model import AttentionLayer
 from attnzoo.model.config import ModelConfig
 from attnzoo.model.projection import ShortConv
-from attnzoo.positions import Alibi, Rope
+from attnzoo.positions import build_positions
 
 
 def test_cross_attention_reads_the_context_only():
@@ -268,9 +268,11 @@ def test_queries_and_keys_have_gains_of_their_own():
 def test_cross_attention_takes_no_positions_and_trains_what_reads_the_context():
     layer = AttentionLayer(build("exact", n_heads=2, head_dim=8), ModelConfig(d_model=16, n_heads=2))
     x, context, open_ = torch.randn(1, 5, 16), torch.randn(1, 7, 16), Mask(causal=False)
-    phases = Rope(8, 10000.0).phases(torch.arange(5)[None])
+    phases = build_positions("rope", d_model=16, n_heads=2, head_dim=8, base=10000.0).phases(torch.arange(5)[None])
     out = layer(x, open_, context=context, phases=phases)
     assert torch.equal(out, layer(x, open_, context=context))
-    assert torch.equal(out, layer(x, open_, context=context, bias=Alibi(2).bias()))
+    assert torch.equal(
+        out, layer(x, open_, context=context, bias=build_positions("alibi", d_model=16, n_heads=2, head_dim=4).bias())
+    )
     out.square().sum().backward()
     assert layer.projection.qkv.weight.grad.any(1).all()

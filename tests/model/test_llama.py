@@ -26,7 +26,7 @@ CLOSE = {"atol": 2e-5, "rtol": 1e-5}
 def model(name: str = "sdpa", base: float = 10000.0, **settings):
     """Norms and all other weights away from their initial values."""
     cfg = replace(SIZES, **settings)
-    lm = assemble(cfg, AttentionConfig(name, {}), PositionsConfig("rope", base), 32, 0)
+    lm = assemble(cfg, AttentionConfig(name, {}), PositionsConfig("rope", options={"base": base}), 32, 0)
     with torch.no_grad():
         for parameter in lm.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))
@@ -194,7 +194,7 @@ def llama(tmp_path):
 )
 def test_the_base_of_rope_is_read_wherever_it_stands(llama, said, base):
     changed(llama, rope_theta=None, rope_parameters=None)
-    assert attnzoo.from_llama(changed(llama, **said)).recipe.positions.base == base
+    assert attnzoo.from_llama(changed(llama, **said)).recipe.positions.options["base"] == base
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,7 @@ def test_frequencies_in_a_file_are_those_of_the_base_or_refused(llama, base, dty
     held["model.layers.0.self_attn.rotary_emb.inv_freq"] = (base ** -(torch.arange(0, 8, 2) / 8)).to(dtype)
     save_file(held, llama / "model.safetensors")
     if right:
-        assert attnzoo.from_llama(llama).recipe.positions.base == base
+        assert attnzoo.from_llama(llama).recipe.positions.options["base"] == base
     else:
         with pytest.raises(Refused, match="other frequencies"):
             attnzoo.from_llama(llama)

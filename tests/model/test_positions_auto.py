@@ -94,7 +94,12 @@ def test_one_token_has_one_key_where_nothing_is_turned(name):
 
 def test_in_a_hybrid_by_layer_and_in_its_name():
     cfg = composed("model.attention_pattern=[gla,gla,gla,sdpa]", "model.n_layers=4")
-    assert layer_positions(cfg.model, cfg.attention, cfg.positions) == ["none", "none", "none", "rope"]
+    assert [each.name for each in layer_positions(cfg.model, cfg.attention, cfg.positions)] == [
+        "none",
+        "none",
+        "none",
+        "rope",
+    ]
     model = build_model(cfg, 50)
     with torch.no_grad():
         for block in model.layers:  # nothing but the embedding reaches the next layer, so each sees one token twice

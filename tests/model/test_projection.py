@@ -13,7 +13,7 @@ from attnzoo.checks.subject import Subject
 from attnzoo.errors import Refused, RequestError
 from attnzoo.model import AttentionLayer, build_model
 from attnzoo.model.config import AttentionConfig, ModelConfig, PositionsConfig
-from attnzoo.positions import Rope, rotate
+from attnzoo.positions import build_positions, rotate
 from attnzoo.training.config import RunConfig
 
 FITTING = [
@@ -30,7 +30,7 @@ def config(name: str = "mla", positions: str = "rope", **settings) -> RunConfig:
         **{"n_layers": 2, "d_model": 32, "n_heads": 4, "projection": "mla", "latent_dim": 12} | settings
     )
     attention = AttentionConfig(name, dataclasses.asdict(Subject.of(name).small))
-    return RunConfig(attention, PositionsConfig(positions, max_tokens=64), model)
+    return RunConfig(attention, PositionsConfig(positions), model)
 
 
 def make(*args, **settings):
@@ -108,9 +108,13 @@ def test_the_layer_is_what_the_paper_says():
     x, at, p = torch.randn(1, 6, 16), torch.arange(6)[None], layer.projection
     seen = {}
     layer.attention.register_forward_pre_hook(lambda module, args: seen.update(zip("qkv", args, strict=False)))
-    layer(x, phases=Rope(8, 100.0).phases(at))
+    layer(x, phases=build_positions("rope", d_model=16, n_heads=2, head_dim=8, base=100.0).phases(at))
     q, latent, key = p.qkv(x).split([16, 5, 2], -1)
-    latent, key, small = p.latent_norm(latent), p.k_norm(key), Rope(2, 100.0).phases(at)
+    latent, key, small = (
+        p.latent_norm(latent),
+        p.k_norm(key),
+        build_positions("rope", d_model=16, n_heads=2, head_dim=2, base=100.0).phases(at),
+    )
     for head in range(2):
         w, u = p.expand.weight[head * 14 : head * 14 + 6], p.expand.weight[head * 14 + 6 : head * 14 + 14]
         turned = rotate(p.q_norm(q[..., head * 8 : head * 8 + 8])[:, None], (torch.ones(1), torch.zeros(1)))[:, 0]

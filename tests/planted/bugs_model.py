@@ -10,7 +10,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 import attnzoo.kernels.norm as norm
-import attnzoo.positions as positions
+import attnzoo.positions.rotation as positions
 from attnzoo.checks.model import check_model
 from attnzoo.checks.report import CheckReport
 from attnzoo.errors import RequestError

@@ -375,7 +375,7 @@ def test_settings_that_change_no_shape_do_not_fit_either(tmp_path):
 def test_what_an_export_says_of_itself(tmp_path):
     cfg = tiny()
     for name, rows, expected in (("rope", 16, 64), ("learned", 16, 16), ("learned", 100, 64)):
-        cfg.positions = replace(cfg.positions, name=name, max_tokens=rows)
+        cfg.positions = replace(cfg.positions, name=name, options={"max_tokens": rows} if name == "learned" else {})
         folder = tmp_path / f"{name}{rows}"
         export(build_model(cfg, 11), folder)
         saved = load_saved(folder)
@@ -486,8 +486,8 @@ def test_every_setting_has_its_bounds():
         ({"trainer.betas": (-0.1, 0.9)}, "betas"),
         ({"trainer.betas": (0.0, 0.99)}, None), ({"measure.lengths": [1, 0]}, "lengths"), ({"measure.lengths": [1]}, None),
         ({"run_dir": "  "}, "run_dir is empty"), ({"task.n_tokens": 7}, "recall needs at least 8"), ({"task.n_tokens": 8}, None),
-        ({"positions.name": "learned", "positions.max_tokens": 15}, "the learned table is shorter"),
-        ({"positions.name": "learned", "positions.max_tokens": 16}, None),
+        ({"positions.name": "learned", "positions.options": {"max_tokens": 15}}, "learned has fewer positions"),
+        ({"positions.name": "learned", "positions.options": {"max_tokens": 16}}, None),
         ({"seed": -1}, "seed=-1"), ({"seed": LARGEST_SEED}, None),
         ({"probe.enabled": True, "probe.n_heads": 3}, "probe.n_heads=3"), ({"probe.enabled": False, "probe.n_heads": 3}, None),
         ({"probe.enabled": True, "probe.task.n_tokens": 7}, "probe.task.n_tokens=7"),

@@ -7,24 +7,17 @@ import math
 import pytest
 import torch
 
+from attnzoo import components
 from attnzoo.errors import RequestError
-from attnzoo.positions import (
-    POSITIONS,
-    Alibi,
-    Relative,
-    Rope,
-    Sinusoidal,
-    alibi_slopes,
-    build_positions,
-    distance_buckets,
-    rotate,
-)
+from attnzoo.positions import build_positions, rotate
+from attnzoo.positions.alibi import alibi_slopes
+from attnzoo.positions.relative import distance_buckets
 
 SIZES = {"d_model": 16, "n_heads": 4, "head_dim": 4}
 
 
 def test_rope_is_a_rotation_by_position_times_frequency():
-    rope, head_dim = Rope(8, 10000.0), 8
+    rope, head_dim = build_positions("rope", d_model=16, n_heads=2, head_dim=8, base=10000.0), 8
     t = torch.randn(1, 1, 5, head_dim)
     turned = rotate(t, rope.phases(torch.arange(5)[None]))
     for position in range(5):
@@ -41,7 +34,7 @@ def test_rope_is_a_rotation_by_position_times_frequency():
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_the_gradient_of_a_rotation_is_the_rotation_back_and_keeps_nothing(dtype):
-    phases = Rope(8, 100.0).phases(torch.arange(5)[None])
+    phases = build_positions("rope", d_model=16, n_heads=2, head_dim=8, base=100.0).phases(torch.arange(5)[None])
     t, gradient = torch.randn(2, 3, 5, 8).to(dtype).requires_grad_(), torch.randn(2, 3, 5, 8).to(dtype)
     kept = []
     with torch.autograd.graph.saved_tensors_hooks(lambda saved: kept.append(saved.numel()) or saved, lambda t: t):
@@ -58,7 +51,7 @@ def test_the_gradient_of_a_rotation_is_the_rotation_back_and_keeps_nothing(dtype
 
 def test_rope_scores_depend_on_the_difference_of_positions_only():
     q, k = torch.randn(2, 1, 1, 1, 16)
-    rope = Rope(16, 10000.0)
+    rope = build_positions("rope", d_model=16, n_heads=2, head_dim=16, base=10000.0)
 
     def score(i: int, j: int) -> float:
         at = [rotate(t, rope.phases(torch.tensor([[p]]))) for t, p in ((q, i), (k, j))]
@@ -71,13 +64,13 @@ def test_rope_scores_depend_on_the_difference_of_positions_only():
 
 def test_half_precision_positions_do_not_collide():
     """Megatron-LM #535: in bfloat16, positions 256 and 257 are one number."""
-    rope = Rope(16, 10000.0).to(torch.bfloat16)
+    rope = build_positions("rope", d_model=16, n_heads=2, head_dim=16, base=10000.0).to(torch.bfloat16)
     cos, _ = rope.phases(torch.tensor([[256, 257]]))
     assert cos.dtype == torch.float32
     assert not torch.equal(cos[:, :, 0], cos[:, :, 1])
 
 
-@pytest.mark.parametrize("name", POSITIONS)
+@pytest.mark.parametrize("name", components.built_in("positions"))
 def test_casting_the_model_does_not_round_the_tables(name):
     """Automodel PR 2549: .to(bf16) and back must leave phases and slopes as they were."""
     scheme, ids = build_positions(name, **SIZES), torch.arange(40)[None]
@@ -99,7 +92,7 @@ def test_alibi_slopes_for_heads_that_are_no_power_of_two():
 
 
 def test_alibi_bias_of_any_block_equals_the_whole():
-    bias = Alibi(4).bias()
+    bias = build_positions("alibi", d_model=16, n_heads=4, head_dim=4).bias()
     i, j = torch.arange(9)[:, None], torch.arange(9)[None]
     whole = bias.block(i, j)
     assert whole.shape == (4, 9, 9)
@@ -132,27 +125,31 @@ def test_buckets_are_those_of_t5(buckets, max_distance):
 
 
 def test_relative_bias_of_any_block_equals_the_whole():
-    bias = Relative(4, 8, 16).bias()
+    bias = build_positions("relative", d_model=16, n_heads=4, head_dim=4, buckets=8, max_distance=16).bias()
     torch.nn.init.normal_(bias.table)
     i, j = torch.arange(40)[:, None], torch.arange(40)[None]
     whole = bias.block(i, j)
     assert whole.shape == (4, 40, 40)
     for query, key in ((7, 7), (9, 2), (39, 0), (20, 3)):
         assert whole[2, query, key] == bias.table[t5_bucket(query - key, 8, 16), 2]
-    last = Relative(4, 32, 17).bias()
+    last = build_positions("relative", d_model=16, n_heads=4, head_dim=4, buckets=32, max_distance=17).bias()
     torch.nn.init.normal_(last.table)
     for distance in (15, 16, 17, 39):
         assert torch.equal(last.block(i[distance], j[0, 0])[:, 0], last.table[min(t5_bucket(distance, 32, 17), 31)])
     for query, key in ((0, 1), (2, 39)):  # ahead
         assert whole[2, query, key] == bias.table[0, 2]
-    assert list(Relative(4, 8, 16).state_dict()) == ["score_bias.table"]  # the buckets are no weights
+    assert list(
+        build_positions("relative", d_model=16, n_heads=4, head_dim=4, buckets=8, max_distance=16).state_dict()
+    ) == ["score_bias.table"]  # the buckets are no weights
     assert torch.equal(bias.block(i[3:6], j[:, 2:4]), whole[:, 3:6, 2:4])
     assert torch.equal(bias.block(i[5], j[0, 2]), whole[:, 5, 2:3])
 
 
 @pytest.mark.parametrize("width", [6, 5])
 def test_sinusoidal_follows_the_paper(width):
-    h = Sinusoidal(width, 10000.0).embed(torch.zeros(1, 4, width), torch.arange(4)[None])
+    h = build_positions("sinusoidal", d_model=width, n_heads=2, head_dim=8, base=10000.0).embed(
+        torch.zeros(1, 4, width), torch.arange(4)[None]
+    )
     scale = 0.02 * math.sqrt(2)
     for position in range(4):
         for channel in range(width):
@@ -163,7 +160,12 @@ def test_sinusoidal_follows_the_paper(width):
 
 def test_sinusoidal_leaves_the_type_as_it_is():
     h = torch.zeros(1, 4, 6, dtype=torch.bfloat16)
-    assert Sinusoidal(6, 10000.0).embed(h, torch.arange(4)[None]).dtype == torch.bfloat16
+    assert (
+        build_positions("sinusoidal", d_model=6, n_heads=2, head_dim=8, base=10000.0)
+        .embed(h, torch.arange(4)[None])
+        .dtype
+        == torch.bfloat16
+    )
 
 
 def test_learned_positions_past_the_table_are_an_error():
