@@ -201,6 +201,8 @@ def end_with_parent() -> None:
         return
 
     def watch() -> None:
+        # a signal is given to any thread that takes it, and one that wakes this thread does not end the main thread's sleep
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         while os.getppid() == int(parent):
             time.sleep(0.5)
         os.kill(os.getpid(), signal.SIGTERM)

@@ -422,3 +422,17 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:
         return False
+
+
+def test_the_thread_that_watches_the_parent_takes_no_signals():
+    """One that it took would not break off what the main thread waits for."""
+    code = (
+        "import os, pathlib, signal, time; os.environ['ATTNZOO_PARENT'] = str(os.getppid());"
+        "from attnzoo.processes import end_with_parent; end_with_parent(); time.sleep(0.3);"
+        "masks = {t.name: int((t / 'status').read_text().partition('SigBlk:')[2].split()[0], 16)"
+        " for t in pathlib.Path('/proc/self/task').iterdir()};"
+        "main = masks.pop(str(os.getpid())); (other,) = masks.values();"
+        "print(*(bool(mask >> (s - 1) & 1) for mask in (main, other) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)))"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert said.split() == ["False"] * 3 + ["True"] * 3

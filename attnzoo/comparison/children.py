@@ -138,6 +138,9 @@ class Children:
             late = limit
             if processes.STACKS is not None:
                 child.send_signal(processes.STACKS)
+                time.sleep(
+                    0.2
+                )  # a thread with a signal to come is passed over, and the next must reach the main thread
             status = end(child)
         finally:
             self.running.discard(child)

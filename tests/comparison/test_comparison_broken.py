@@ -75,7 +75,7 @@ def record(folder: Path) -> dict:
 
 
 def test_one_breaks_one_hangs_one_is_well(site):
-    cells = "backends=[breaks,hangs,well]", "baseline=well", "jobs=3", "time_limit=15", "run_dir=c"
+    cells = "backends=[breaks,hangs,well]", "baseline=well", "jobs=3", "time_limit=10", "run_dir=c"
     done = attnzoo(site, "compare", *cells)
     assert done.returncode == 1
     assert record(site / "c/well-seed0")["status"] == "ok"
@@ -89,7 +89,7 @@ def test_one_breaks_one_hangs_one_is_well(site):
     late = record(site / "c/hangs-seed0")
     assert (late["status"], late["error"]["type"]) == ("failed", "TimeLimit")
     assert late["error"]["frame"].endswith(" in nap")
-    assert "time_limit of 15 s" in late["reasons"][0]
+    assert "time_limit of 10 s" in late["reasons"][0]
     assert "did not heed" not in late["reasons"][0]
     assert (site / "c/hangs-seed0/checkpoints/last.ckpt").exists()  # of the last whole step
     assert len(done.stdout + done.stderr) < 10_000
