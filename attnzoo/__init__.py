@@ -23,6 +23,7 @@ _HOME = {
     "Positions": "positions",
     "Task": "tasks",
     "Metric": "metrics",
+    "Logger": "loggers",
     "Batch": "tasks",
     "IGNORE": "shapes",
     "Optimizer": "optimizers",
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from attnzoo.config import compose
     from attnzoo.contract import Attention, Capabilities, ScoreBias
     from attnzoo.errors import AttnzooError, Refused, RequestError
+    from attnzoo.loggers import Logger
     from attnzoo.masks import Mask
     from attnzoo.metrics import Metric
     from attnzoo.model import CausalLM, build_model

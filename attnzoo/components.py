@@ -51,6 +51,7 @@ KINDS = {
         Kind("metric", "metric", "attnzoo.metrics", "attnzoo.metrics.base:Metric"),
         Kind("optimizer", "optimizer", "attnzoo.optimizers", "attnzoo.optimizers.base:Optimizer"),
         Kind("schedule", "schedule", "attnzoo.schedules", "attnzoo.schedules.base:Schedule"),
+        Kind("logger", "logger", "attnzoo.loggers", "attnzoo.loggers.base:Logger"),
     )
 }
 

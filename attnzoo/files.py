@@ -117,6 +117,19 @@ def json_text(obj: Any) -> str:
     return json.dumps(finite(obj), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
+def read_json_lines(path: Path) -> list[dict[str, Any]]:
+    """The objects with a ``step`` of a JSON-lines file, [] where there is none; a line cut short by a kill is left out."""
+    rows = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict) and isinstance(row.get("step"), int):
+            rows.append(row)
+    return rows
+
+
 def read_json(path: str | os.PathLike[str]) -> Any:
     """The content of a JSON file from anywhere, of at most `LARGEST` bytes and `DEEPEST` levels.
 

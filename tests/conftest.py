@@ -35,3 +35,14 @@ def _signals() -> Iterator[None]:
         for signum, handler in before.items():
             signal.signal(signum, handler)
     assert not changed, f"this test leaves another handler of {', '.join(changed)} behind"
+
+
+@pytest.fixture
+def files_forgotten() -> Iterator[None]:
+    """The names of components that a test takes from files are free after it."""
+    yield
+    from attnzoo import components
+
+    for kind, classes in components._classes.items():
+        for name in [name for name, cls in classes.items() if cls.__module__.startswith("attnzoo_file_")]:
+            del classes[name], components._origin[kind, name]

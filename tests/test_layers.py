@@ -46,6 +46,7 @@ LAYERS = [  # ground floor first; a file may import from its own row and from th
     {"kernels"},
     {"backends", "positions"},
     {"model", "data", "tasks", "metrics", "optimizers", "schedules"},
+    {"loggers"},
     {"measure", "checks"},
     {"training"},
     {"report"},

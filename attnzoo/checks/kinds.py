@@ -20,7 +20,8 @@ Property = Callable[[Any], str]
 CHECKS = {
     kind: f"attnzoo.checks.{home}"
     for kind, home in {
-        "task": "tasks", "positions": "positions", "metric": "metrics", "optimizer": "optimizers", "schedule": "schedules",
+        "task": "tasks", "positions": "positions", "metric": "metrics", "logger": "loggers",
+        "optimizer": "optimizers", "schedule": "schedules",
     }.items()
 }  # fmt: skip
 """Kind -> module. It has ``PROPERTIES``, tried in order on what its ``subject(cls, given, device)`` makes of a class and of

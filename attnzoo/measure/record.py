@@ -26,6 +26,8 @@ NOT_IDENTITY = (
     "trainer.init_from",  # its content is part of it, not its place
     "data.sha256",  # it stands beside the hash
 )
+NOT_IDENTITY_CODE = "logger:"
+"""Of ``code``, the files of components: those of loggers change no result either."""
 BY_CONTENT = "data.paths"
 """Names what is told apart by its content, which stands in a record's ``data.sha256``, beside the hash of the settings."""
 
@@ -120,6 +122,9 @@ def config_hash(config: Any) -> str:
             holder.pop(last, None)
     if isinstance(plain.get("data"), dict) and "paths" in plain["data"]:
         plain["data"]["paths"] = []
+    if isinstance(plain.get("code"), dict):
+        kept = {key: entry for key, entry in plain["code"].items() if not key.startswith(NOT_IDENTITY_CODE)}
+        plain = {**plain, "code": kept} if kept else {key: value for key, value in plain.items() if key != "code"}
     for entry in plain.get("code", {}).values() if isinstance(plain.get("code"), dict) else ():
         entry.pop("file", None)  # a file that was moved is the same: its SHA-256 stands beside it
     canonical = json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)

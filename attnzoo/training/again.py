@@ -10,7 +10,7 @@ from typing import Any
 
 from attnzoo.errors import AttnzooError
 from attnzoo.files import read_yaml
-from attnzoo.measure.record import BY_CONTENT, NOT_IDENTITY, config_hash
+from attnzoo.measure.record import BY_CONTENT, NOT_IDENTITY, NOT_IDENTITY_CODE, config_hash
 from attnzoo.redact import redacted
 from attnzoo.training.config import RunConfig, load_config, to_dict
 
@@ -26,6 +26,8 @@ def flat(values: Mapping[str, Any], *, leave_out: Iterable[str] = (), prefix: st
     found: dict[str, Any] = {}
     for key, value in (redacted(values) if not prefix else values).items():
         name = prefix + key
+        if name.startswith(f"code.{NOT_IDENTITY_CODE}"):
+            continue
         moved = name.startswith("code.") and key == "file"  # its SHA-256 stands beside it
         if moved or key in leave_out or name in (*NOT_IDENTITY, BY_CONTENT):
             continue

@@ -70,19 +70,24 @@ class TrainerConfig:
 
 @dataclass
 class LoggerConfig:
-    """Where metrics go besides ``metrics.jsonl``, which is always written.
+    """Where metrics go besides ``metrics.jsonl``, which is always written. Options of the loggers are further keys of this group.
 
     Args:
+        extra: loggers, such as tensorboard.
         wandb: offline, online or disabled.
         project, group, name: of the W&B run.
-        csv: also write metrics.csv.
+        csv: also write metrics.csv, as the logger csv does.
     """
 
+    chosen: ClassVar[dict[str, str]] = {"extra": "logger"}
+
+    extra: list[str] = field(default_factory=list)
     wandb: str = "offline"
     project: str = "attnzoo"
     group: str | None = None
     name: str | None = None
     csv: bool = False
+    options: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -170,6 +175,11 @@ def from_dict(values: Mapping[str, Any]) -> RunConfig:
     for path, group in open_groups(cfg):
         without_foreign(path, group)
     return cfg
+
+
+def chosen_loggers(cfg: LoggerConfig) -> list[str]:
+    """Their names, each once."""
+    return list(dict.fromkeys([*cfg.extra, *(["csv"] if cfg.csv else [])]))
 
 
 def to_yaml(cfg: RunConfig) -> str:

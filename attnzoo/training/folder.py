@@ -20,7 +20,7 @@ from attnzoo.training.kept import check_text
 from attnzoo.training.log import LOG
 from attnzoo.training.saved import load_model, load_task
 
-OWN = ("record.json", "metrics.jsonl", "metrics.csv", "checkpoints", "wandb", LOG, "data.json")
+OWN = ("record.json", "metrics.jsonl", "metrics.csv", "tensorboard", "checkpoints", "wandb", LOG, "data.json")
 KEPT = ("ok", "oom")
 """A run that ended so is not run again by the same command; a refused one is looked at again, which costs nothing."""
 

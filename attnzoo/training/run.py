@@ -34,6 +34,7 @@ from attnzoo.model.build import layer_positions
 from attnzoo.model.config import AttentionConfig, attention_of_layers, positions_name
 from attnzoo.model.lm import hidden_width
 from attnzoo.model.weights import save_weights
+from attnzoo.redact import redacted
 from attnzoo.seeds import seeded
 from attnzoo.tasks import Task, build_task
 from attnzoo.tasks.build import reads_text
@@ -44,6 +45,7 @@ from attnzoo.training.closing import close, failed, how_it_stopped, stopped_by
 from attnzoo.training.config import RunConfig, to_dict
 from attnzoo.training.fit import Fitted, fit
 from attnzoo.training.folder import RunFolder
+from attnzoo.training.handed import Handed, handed_loggers
 from attnzoo.training.init_from import identified, start_from
 from attnzoo.training.kept import check_tokenizer, identity, keep_text
 from attnzoo.training.loggers import JsonLines, WandbLogger
@@ -73,6 +75,7 @@ class Run:
     doing: str = "while building data and model"
     protected: Record | None = None
     wandb: WandbRun | None = None
+    handed: list[Handed] = field(default_factory=list)
     model: CausalLM = field(init=False)
     task: Task = field(init=False)
 
@@ -150,9 +153,20 @@ def attempt(cfg: RunConfig, folder: RunFolder, stop: Stopping) -> Record:
             raise error
         return failed(run, error)
     finally:
+        finish_loggers(run)
         if run.wandb is not None:
             run.wandb.summarise(flat_numbers(run.record))
             run.wandb.finish(run.record["status"])
+
+
+def finish_loggers(run: Run) -> None:
+    """Give the loggers the record, and the record what became of them."""
+    for handed in run.handed:
+        handed.finish(finite(redacted(run.record)))
+    if problems := [line for handed in run.handed for line in handed.problems]:
+        warn(run.record, problems)
+        if run.protected is None or run.record["status"] == "ok":  # what stands there is this start's
+            run.record.save(run.folder.record)
 
 
 def prepare(run: Run) -> None:
@@ -308,10 +322,11 @@ def train_main(run: Run) -> Fitted:
     """Train on the main task, with every logger."""
     cfg, folder = run.cfg, run.folder
     assert run.wandb is not None
-    table = folder.path / "metrics.csv" if cfg.logger.csv else None
+    lines = JsonLines(folder.metrics, folder.resume_step)
+    run.handed = handed_loggers(cfg, folder.path, folder.resume_step)
     return fit(
         run.model, run.task, cfg.trainer, seed=cfg.seed, device=run.device, precision=run.precision, compiled=run.compiled,
-        loggers=[JsonLines(folder.metrics, folder.resume_step, table), WandbLogger(run.wandb)],
+        loggers=[lines, WandbLogger(run.wandb), *run.handed],
         checkpoint=folder.checkpoint, resume_from=folder.resume_from, title=f"{cfg.attention.name} · {run.task.name}",
         stop=run.stop, note=run.notes.at, metrics=asked_for(cfg.measure),
     )  # fmt: skip

@@ -27,7 +27,7 @@ from attnzoo.open_groups import option_faults
 from attnzoo.settings import leaves, plain, read
 from attnzoo.tasks.build import length_faults, reads_text
 from attnzoo.tasks.config import TaskConfig
-from attnzoo.training.config import CompareConfig, RunConfig, SweepConfig
+from attnzoo.training.config import CompareConfig, LoggerConfig, RunConfig, SweepConfig, chosen_loggers
 
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 CHOICES = {
@@ -147,7 +147,13 @@ def machine_faults(cfg: RunConfig) -> list[str]:
     """What is missing on this machine: a folder that can be written, text files, packages."""
     there = cfg.task.name in components.names("task")
     data = data_problems(cfg.data) if there and reads_text(cfg.task) else []
-    return [*_folder_faults(Path(cfg.run_dir).expanduser()), *data]
+    return [*_folder_faults(Path(cfg.run_dir).expanduser()), *data, *_logger_faults(cfg.logger)]
+
+
+def _logger_faults(cfg: LoggerConfig) -> list[str]:
+    """What a chosen logger lacks here."""
+    there = [name for name in chosen_loggers(cfg) if name in components.names("logger")]
+    return [f"logger.extra: {name}: {why}" for name in there for why in components.get("logger", name).why_not()]
 
 
 def _device_faults(cfg: RunConfig) -> Iterator[str]:

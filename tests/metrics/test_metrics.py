@@ -17,6 +17,7 @@ from attnzoo.metrics.base import declaration
 from attnzoo.metrics.build import ALWAYS, always, build_metrics
 from attnzoo.report.columns import columns
 
+pytestmark = pytest.mark.usefixtures("files_forgotten")
 POSED = Posed(Options(), n_tokens=4)
 BUILT_IN = components.built_in("metric")
 

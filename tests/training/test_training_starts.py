@@ -15,6 +15,8 @@ from helpers import tiny
 from safetensors import safe_open
 
 from attnzoo.errors import Refused, RequestError, Stopped
+from attnzoo.files import read_json_lines as read_lines
+from attnzoo.loggers.csv import write_rows
 from attnzoo.measure.record import Record, config_hash
 from attnzoo.model import build_model
 from attnzoo.tasks import build_task
@@ -27,7 +29,7 @@ from attnzoo.training.config import to_dict, to_yaml
 from attnzoo.training.fit import QUIET_LOGGERS, fit
 from attnzoo.training.folder import RunFolder, few
 from attnzoo.training.log import HEADER, last_traceback
-from attnzoo.training.loggers import JsonLines, WandbLogger, read_lines
+from attnzoo.training.loggers import JsonLines, WandbLogger
 from attnzoo.training.notes import Notes, notes, precision_of, say_how_it_starts
 from attnzoo.training.stopping import Stopping
 
@@ -40,7 +42,15 @@ def test_what_is_written_over_is_moved_there_whole(tmp_path):
     files = [
         p for p in (tmp_path / "run").rglob("*") if p.is_file() and p.name not in (".lock", "log.txt", "data.json")
     ]
-    names = {"config.yaml", "record.json", "metrics.jsonl", "metrics.csv", "last.ckpt", "model.safetensors"}
+    names = {
+        "config.yaml",
+        "record.json",
+        "metrics.jsonl",
+        "metrics.csv",
+        "last.ckpt",
+        "model.safetensors",
+        "loggers.json",
+    }
     assert {p.name for p in files} == names
     before = {p: p.read_bytes() for p in files}
     for p in files:
@@ -362,12 +372,13 @@ def test_without_a_checkpoint_nothing_is_written_and_loggers_stay_as_they_were(t
 
 
 def test_a_step_is_one_line_in_each_log(tmp_path):
-    log = JsonLines(tmp_path / "m.jsonl", csv_path=tmp_path / "m.csv")
+    log = JsonLines(tmp_path / "m.jsonl")
     for step, values in ((1, {"a": 1.0}), (2, {"a": 2.0}), (2, {"b": float("inf")}), (3, {"a": 4.0})):
         log.log_metrics(values, step)
     lines = [{"step": 1, "a": 1.0}, {"step": 2, "a": 2.0, "b": None}, {"step": 3, "a": 4.0}]
     assert read_lines(tmp_path / "m.jsonl") == lines
     log.finalize("failed")
+    write_rows(tmp_path / "m.csv", read_lines(tmp_path / "m.jsonl"))
     assert (tmp_path / "m.csv").read_text() == "step,a,b\n1,1.0,\n2,2.0,\n3,4.0,\n"
     with (tmp_path / "m.jsonl").open("a") as file:
         file.write('[1]\n{"step": "4"}\n{"step": 5}\n')

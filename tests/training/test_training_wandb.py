@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 from helpers import tiny
 
+from attnzoo.files import read_json_lines as read_lines
+from attnzoo.loggers.csv import write_rows
 from attnzoo.training import train
-from attnzoo.training.loggers import JsonLines, read_lines
+from attnzoo.training.loggers import JsonLines
 from attnzoo.training.optim import Together
 from attnzoo.training.wandb_run import WandbRun, run_id
 
@@ -172,9 +174,9 @@ def test_metrics_go_on_after_the_kept_steps(tmp_path):
         log.log_metrics({"loss": float("nan") if step == 4 else 1.0}, step)
     with path.open("a") as file:
         file.write('{"step": 8, "lo')  # a kill in the middle of a line
-    log = JsonLines(path, keep_until=4, csv_path=tmp_path / "metrics.csv")
+    log = JsonLines(path, keep_until=4)
     log.log_metrics({"loss": 3.0, "val": 1.0}, 6)
-    log.finalize("success")
+    write_rows(tmp_path / "metrics.csv", read_lines(path))
     assert read_lines(path) == [
         {"step": 2, "loss": 1.0},
         {"step": 4, "loss": None},
