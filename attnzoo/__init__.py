@@ -45,6 +45,9 @@ _HOME = {
     "compose": "config",
     "train": "training",
     "compare": "comparison",
+    "load_records": "report.frame",
+    "to_frame": "report.frame",
+    "to_curves": "report.frame",
 }
 
 __all__ = ["__version__", *sorted(_HOME)]
@@ -66,6 +69,7 @@ if TYPE_CHECKING:
     from attnzoo.options import Options
     from attnzoo.positions import Positions
     from attnzoo.registry import build, list_backends, why_not
+    from attnzoo.report.frame import load_records, to_curves, to_frame
     from attnzoo.schedules import Schedule
     from attnzoo.shapes import IGNORE
     from attnzoo.tasks import Batch, Task

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from attnzoo.measure.schema import path
 from attnzoo.metrics.build import ALWAYS, always
 from attnzoo.report.groups import short
 from attnzoo.report.records import dig, mapping
@@ -54,29 +55,29 @@ class Column:
 
 
 _AFTER = (
-    Column("train_step_ms", "train step", "ms", "cost.train_step_ms", "speed",
+    Column("train_step_ms", "train step", "ms", path("cost.train_step_ms"), "speed",
            "Forward, backward and optimiser step after a warm-up, all backends taking turns in each round; median of "
            "the rounds and distribution-free 95 % interval of the median.", shown="everywhere", timing=True),
-    Column("train_step_ratio", "step", "", "cost.train_step_ms.ratio", "speed",
+    Column("train_step_ratio", "step", "", path("cost.train_step_ms.ratio"), "speed",
            "Train step over the baseline's in the same rounds.", decimals=2, shown="everywhere", timing=True),
-    Column("train_peak_memory_bytes", "peak mem", "MiB", "cost.train_peak_memory_bytes", "memory",
+    Column("train_peak_memory_bytes", "peak mem", "MiB", path("cost.train_peak_memory_bytes"), "memory",
            "Peak of one training step in a process of its own.", scale=MIB, shown="everywhere"),
-    Column("train_tokens_per_s", "throughput", "tokens/s", "cost.train_tokens_per_s", "speed",
+    Column("train_tokens_per_s", "throughput", "tokens/s", path("cost.train_tokens_per_s"), "speed",
            "Tokens of a step over its median time.", None, decimals=0, shown="csv"),
-    Column("train_matmul_share", "matmul share", "%", "cost.train_matmul_share", "speed",
+    Column("train_matmul_share", "matmul share", "%", path("cost.train_matmul_share"), "speed",
            "Operations of a training step by formula, over its median time, as a share of the rate of a large matrix product "
            "measured in the same process: model FLOPs utilisation, of the rate this device reaches.", None, scale=0.01,
            decimals=1, shown="everywhere"),
-    Column("prefill_ms", "prefill", "ms", "cost.prefill_ms", "speed",
+    Column("prefill_ms", "prefill", "ms", path("cost.prefill_ms"), "speed",
            "One forward pass over the prompt, filling the cache.", shown="everywhere", timing=True),
-    Column("decode_ms_per_token", "decode", "ms/token", "cost.decode_ms_per_token", "speed",
+    Column("decode_ms_per_token", "decode", "ms/token", path("cost.decode_ms_per_token"), "speed",
            "Tokens decoded one by one after the prefill, whole model.", shown="everywhere", timing=True),
-    Column("cache_bytes", "cache", "KiB", "cost.cache_bytes", "memory",
+    Column("cache_bytes", "cache", "KiB", path("cost.cache_bytes"), "memory",
            "Bytes the cache holds after the timed prefill and decode; checked against its formula.",
            scale=1024, shown="everywhere"),
-    Column("parameters", "params", "M", "cost.parameters", "size", "Counted once where tied.", None, scale=1e6,
+    Column("parameters", "params", "M", path("cost.parameters"), "size", "Counted once where tied.", None, scale=1e6,
            shown="everywhere"),
-    Column("train_flops", "FLOPs/step", "G", "cost.train_flops", "size",
+    Column("train_flops", "FLOPs/step", "G", path("cost.train_flops"), "size",
            "Analytic, of one training step; a causal mask counts its own half only.", None, scale=1e9, shown="everywhere"),
 )  # fmt: skip
 
@@ -115,9 +116,9 @@ def _metric_column(name: str, said: Mapping[str, Any]) -> Column:
 
 def _task_column(name: str) -> Column:
     how = f"Share of right answers on the synthetic task {short(name, TITLE)!r}, trained for and scored apart from the text."
-    path = f"quality.task_accuracy.{name}"
+    place = f"quality.task_accuracy.{name}"
     return Column(
-        f"{name}_accuracy", short(name, TITLE), "acc.", path, "quality", how, "high", decimals=2, shown="everywhere"
+        f"{name}_accuracy", short(name, TITLE), "acc.", place, "quality", how, "high", decimals=2, shown="everywhere"
     )
 
 

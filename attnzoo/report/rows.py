@@ -191,7 +191,7 @@ def _missing(row: Row, summary: Summary) -> list[str]:
         for column in summary.columns
         if column.shown == "everywhere"
         and column.key != "train_step_ratio"
-        and not column.path.startswith("quality.task")
+        and not column.path.startswith("quality.task_accuracy")
     ]
     withheld = any("speed withheld" in reason for reason in row.reasons)
     return gaps(row.good, [column for column in expected if not (withheld and column.kind == "speed")])
