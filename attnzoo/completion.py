@@ -7,6 +7,7 @@ from importlib import import_module
 
 from attnzoo import components, composition, groups
 from attnzoo.cli import COMMANDS, Parser
+from attnzoo.model.config import AUTO
 from attnzoo.open_groups import option_names
 from attnzoo.settings import dotted
 
@@ -56,7 +57,11 @@ def complete(words: Sequence[str]) -> list[str]:
         return _starting(last, _options(command))
     if command in groups.SCHEMAS:
         return _override(command, last, words[:-1])
-    if command in ("check", "bench", "show"):
+    if command == "check":
+        return _starting(last, [name for kind in components.KINDS for name in components.names(kind)])
+    if command == "list":
+        return _starting(last, components.KINDS)
+    if command in ("bench", "show"):
         return _starting(last, groups.backend_names())
     return []
 
@@ -89,8 +94,9 @@ def _option_keys(command: str, before: Sequence[str]) -> Iterator[str]:
         if path and not path.startswith("model"):
             name = chosen.get(path if field == "name" else key, default.get(key))
             for each in [name] if isinstance(name, str) and "[" not in name else str(name or "").strip("[]").split(","):
-                if each in components.names(kind):
-                    yield from (f"{path}.{option}" for option in option_names(kind, each))
+                known = "rope" if (kind, each) == ("positions", AUTO) else each
+                if known in components.names(kind):
+                    yield from (f"{path}.{option}" for option in option_names(kind, known))
 
 
 def _starting(text: str, candidates: Iterable[str]) -> list[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from attnzoo import cli
+from attnzoo import cli, components
 from attnzoo.completion import complete, script
 from attnzoo.errors import AttnzooError, RequestError
 
@@ -368,6 +368,13 @@ def test_list_and_doctor_speak_json(capsys: pytest.CaptureFixture) -> None:
     assert (rows["linear"]["state"], rows["linear"]["options"]) == (0.0, {"chunk": 128})
     assert [rows[name]["positions"] for name in ("linear", "gla")] == ["rope", "none"]
     assert (rows["linear"]["initial_memory"], round(rows["mamba2"]["initial_memory"])) == (None, 14)
+    assert set(listed["components"]) == set(components.KINDS)
+    assert {row["name"]: row["options"] for row in listed["components"]["positions"]}["rope"] == {"base": 10000.0}
+    assert cli.main(["list", "positions", "--json"]) == 0
+    alone = json.loads(capsys.readouterr().out)
+    assert (alone["backends"], list(alone["components"])) == ([], ["positions"])
+    assert cli.main(["list", "positon"]) == 2
+    assert "did you mean 'positions'" in capsys.readouterr().err
     status = cli.main(["doctor", "--json"])
     found = json.loads(capsys.readouterr().out)
     assert status == int(bool(found["problems"]))
@@ -380,7 +387,7 @@ def test_the_list_shows_each_backend_and_why_not(capsys: pytest.CaptureFixture) 
     text = " ".join(capsys.readouterr().out.split())
     assert "inference only" in text
     assert "xformers has no operator" in text
-    assert all(name in text for name in ("block_sparse", "exact", "linear", "mqa"))
+    assert all(name in text for name in ("block_sparse", "exact", "linear", "mqa", "recall", "alibi", "base=10000.0"))
 
 
 def test_doctor_never_shows_a_key(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
@@ -613,6 +620,11 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
         ("train seeds", []),
         ("train --m", ["--multirun"]),
         ("check sl", ["sliding_window"]),
+        ("check rec", ["recall"]),
+        ("list pos", ["positions"]),
+        ("train positions.ba", ["positions.base="]),
+        ("train positions=relative positions.bu", ["positions.buckets="]),
+        ("train positions.pattern=[none,ro", ["positions.pattern=[none,rope"]),
         ("leak ru", []),
         ("nothing x", []),
     ],

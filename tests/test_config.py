@@ -165,7 +165,7 @@ WRONG = [
     (["model.n_heads=7"], "model.n_heads=7 does not divide model.d_model=256; 8 does"),
     (["model.n_kv_heads=3"], "model.n_kv_heads=3 does not divide model.n_heads=8; valid: 1, 2, 4, 8"),
     (["model.head_dim=33"], "the head dim 33 of model must be even"),
-    (["positions=learned", "positions.max_tokens=8"], "the learned table is shorter than task.n_tokens=256"),
+    (["positions=learned", "positions.max_tokens=8"], "learned has fewer positions than task.n_tokens=256"),
     (
         ["positions=relative", "positions.max_distance=16"],
         "positions.max_distance=16: must be more than the 16 distances",
