@@ -168,6 +168,7 @@ def test_the_commit_and_whether_it_was_changed(tmp_path, monkeypatch):
 def test_every_entry_says_what_it_is(monkeypatch):
     monkeypatch.setattr(env.sys, "argv", ["/bin/attnzoo", "train", "api_key=abc"])
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(env.os, "cpu_count", lambda: 5)
     monkeypatch.setattr(env, "git", lambda: {"git_commit": "c", "git_dirty": True})
     found = env.environment("cpu", "bf16", "why")
