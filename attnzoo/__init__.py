@@ -26,6 +26,8 @@ _HOME = {
     "Logger": "loggers",
     "Batch": "tasks",
     "IGNORE": "shapes",
+    "Corpus": "corpora",
+    "Tokenizer": "tokenizers",
     "Optimizer": "optimizers",
     "Schedule": "schedules",
     "list_backends": "registry",
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
     from attnzoo.components import Component, list_components, register
     from attnzoo.config import compose
     from attnzoo.contract import Attention, Capabilities, ScoreBias
+    from attnzoo.corpora import Corpus
     from attnzoo.errors import AttnzooError, Refused, RequestError
     from attnzoo.loggers import Logger
     from attnzoo.masks import Mask
@@ -73,6 +76,7 @@ if TYPE_CHECKING:
     from attnzoo.schedules import Schedule
     from attnzoo.shapes import IGNORE
     from attnzoo.tasks import Batch, Task
+    from attnzoo.tokenizers import Tokenizer
     from attnzoo.training import train
     from attnzoo.training.saved import load
 __getattr__ = at_first_use(__name__, _HOME)

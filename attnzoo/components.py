@@ -8,6 +8,7 @@ and a class is imported when it is needed.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -50,6 +51,8 @@ KINDS = {
         Kind("task", "task", "attnzoo.tasks", "attnzoo.tasks.base:Task"),
         Kind("metric", "metric", "attnzoo.metrics", "attnzoo.metrics.base:Metric"),
         Kind("optimizer", "optimizer", "attnzoo.optimizers", "attnzoo.optimizers.base:Optimizer"),
+        Kind("corpus", "corpus", "attnzoo.corpora", "attnzoo.corpora.base:Corpus"),
+        Kind("tokenizer", "tokenizer", "attnzoo.tokenizers", "attnzoo.tokenizers.base:Tokenizer"),
         Kind("schedule", "schedule", "attnzoo.schedules", "attnzoo.schedules.base:Schedule"),
         Kind("logger", "logger", "attnzoo.loggers", "attnzoo.loggers.base:Logger"),
     )
@@ -57,12 +60,16 @@ KINDS = {
 
 
 class Component:
-    """What the class of every kind of component has: a docstring that begins with a title line, ``source`` and ``Options``."""
+    """What the class of every kind of component has: a docstring that begins with a title line, ``source`` and ``Options``.
+
+    ``needs``: packages that it imports -> the extra of attnzoo that brings them, '' where there is none.
+    """
 
     kind: ClassVar[str]
     name: ClassVar[str] = "unregistered"
     source: ClassVar[str]
     Options: ClassVar[type[Options]] = Options
+    needs: ClassVar[Mapping[str, str]] = {}
 
     @classmethod
     def definition_faults(cls) -> list[str]:
@@ -193,6 +200,10 @@ def get(kind: str, name: str) -> Any:
     """
     word = KINDS[kind].word
     demand(f"no such {word}", text("name", name))
+    if name not in _classes[kind] and (own := declarations.registered(KINDS[kind].home).get(name)):
+        importlib.import_module(own[0])  # of the package's own this one alone
+    if name in _classes[kind]:
+        return _classes[kind][name]
     load(kind)
     if name in _classes[kind]:
         return _classes[kind][name]
@@ -244,6 +255,23 @@ def read_class(
         return None, faults + wrong
     made, senseless = options.made(cls, values)
     return made, [f"{path}{each}" if each.partition("=")[0] in known else each for each in senseless]
+
+
+def lacking(kind: str, name: str, key: str) -> list[str]:
+    """What must be installed before it can be used, as a fault of ``key``; nothing is imported for it."""
+    absent = {package: extra for package, extra in declared(kind, name, "needs").items() if not installed(package)}
+    return [
+        f"{key}={name} needs the package {package}: pip install " + (f"'attnzoo[{extra}]'" if extra else package)
+        for package, extra in absent.items()
+    ]
+
+
+def installed(package: str) -> bool:
+    """Whether it can be found, without importing it."""
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ValueError:  # it is imported and has no spec of its own
+        return True
 
 
 def make(kind: str, name: str, given: Mapping[str, Any], path: str) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 from attnzoo import components, groups
 from attnzoo.arguments import demand, paths, text, texts
 from attnzoo.composition import as_written, compose_plain, in_its_file, parse_overrides
-from attnzoo.data.sources import data_problems, text_sha256
+from attnzoo.data.sources import local_sha256
 from attnzoo.errors import AttnzooError, RequestError, unknown
 from attnzoo.from_files import SPEC, code_of, register_file
 from attnzoo.measure.record import config_hash
@@ -149,10 +149,8 @@ def default_folder(cfg: RunConfig) -> str:
     """The same settings find the same folder again, those of more steps the one with the shorter run, which goes on; a
     comparison's does not depend on which cells it has."""
     values, text = to_dict(cfg), ""
-    if _has_text(cfg) and cfg.data.name == "files" and not data_problems(cfg.data):
-        values["text"] = text = text_sha256(
-            cfg.data
-        )  # a file that was edited is another run, one that was moved is not
+    if _has_text(cfg) and (text := local_sha256(cfg.data)):
+        values["text"] = text  # a file that was edited is another run, one that was moved is not
     whole = cfg.trainer.restart
     if isinstance(cfg, CompareConfig):
         from attnzoo.comparison.plan import OF_CELLS, common_settings
@@ -232,7 +230,7 @@ def _nested(key: str, value: Any) -> Any:
 def _several(kind: str, override: Any) -> str:
     """KEY=A,B where one run is asked for: the list that was meant, or the command that runs one after another."""
     key, _, values = override.input_line.lstrip("+").partition("=")
-    if not read(groups.SCHEMAS[kind], _nested(key, override.value().list if override.is_choice_sweep() else ""))[1]:
+    if override.is_choice_sweep() and groups.holds_list(key, groups.SCHEMAS[kind]):
         remedy = f"a list is written {key}=[{values}]"
     elif kind == "compare" and (plural := {"attention": "backends", "seed": "seeds"}.get(key)):
         remedy = f"attnzoo compare takes {plural}=[{values}]"

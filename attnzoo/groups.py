@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from attnzoo import components
+from attnzoo import components, options
 from attnzoo.errors import RequestError, nearest, unknown, unknown_backend
 from attnzoo.settings import chosen
 from attnzoo.training.config import CompareConfig, RunConfig, SweepConfig
@@ -102,15 +102,35 @@ def is_open(key: str, cls: type[RunConfig]) -> bool:
     return key.rpartition(".")[0] in {path.rpartition(".")[0] for path in _component_keys(cls, "")} - {""}
 
 
+def hint(key: str, cls: type[RunConfig]) -> Any:
+    """The type of a dotted key; of an option that of the first component of its group that has it and is known here."""
+    kind: Any = cls
+    *parents, last = key.split(".")
+    for name in parents:
+        kind = typing.get_type_hints(kind).get(name) if dataclasses.is_dataclass(kind) else None
+    if not (dataclasses.is_dataclass(kind) and isinstance(kind, type)):
+        return None
+    hints = typing.get_type_hints(kind)
+    if last in hints and not (chosen(kind) and last == "options"):
+        return hints[last]
+    for of in chosen(kind).values():
+        for name in dict.fromkeys([*components.built_in(of), *components.registered(of)]):
+            own = components.options_class(of, name)
+            if last in options.names(own, of):
+                return typing.get_type_hints(own)[last]
+    return None
+
+
 def holds_text(key: str, cls: type[RunConfig]) -> bool:
     """Whether a dotted key is a text, or a list of texts: such a value stays as it was written, whatever it looks like."""
-    kind: Any = cls
-    for name in key.split("."):
-        if not (dataclasses.is_dataclass(kind) and isinstance(kind, type)):
-            return False
-        kind = typing.get_type_hints(kind).get(name)
-    kinds = typing.get_args(kind) or (kind,)
+    kind = hint(key, cls)
+    kinds = tuple(each for each in typing.get_args(kind) if each is not Ellipsis) or (kind,)
     return str in kinds and {*kinds} <= {str, type(None)} and typing.get_origin(kind) is not dict
+
+
+def holds_list(key: str, cls: type[RunConfig]) -> bool:
+    """Whether a dotted key is a list."""
+    return typing.get_origin(hint(key, cls)) in (list, tuple)
 
 
 def unknown_key(key: str, cls: type[RunConfig]) -> str:

@@ -394,7 +394,7 @@ def test_lists_of_texts_and_texts_that_are_numbers_too(tmp_path, monkeypatch):
     for n, name in enumerate(names):
         (tmp_path / name).write_text(f"text {n}\n" * 100)
     cfg = compose("train", ["data=files", "data.paths=[1e5, 0x10,'a,b',true,c]", "data.allow_shared_text=true"])
-    assert cfg.data.paths == names
+    assert cfg.data.options["paths"] == names
     assert compose("train", ["model.match_parameters=1_000_000"]).model.match_parameters == "1_000_000"
     assert compose("train", ["model.scale=0.250"]).model.scale == "0.250"
     assert compose("train", ["logger.group=null"]).logger.group is None

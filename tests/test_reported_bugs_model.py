@@ -309,7 +309,7 @@ def file_task(tmp_path):
     def make(content: bytes, n_tokens: int):
         path = tmp_path / "text.txt"
         path.write_bytes(content)
-        data = DataConfig(name="files", paths=[str(path)], validation_fraction=0.5, allow_shared_text=True)
+        data = DataConfig("files", validation_fraction=0.5, allow_shared_text=True, options={"paths": [str(path)]})
         return build_task(TaskConfig(name="text", n_tokens=n_tokens), data, 0)
 
     return make

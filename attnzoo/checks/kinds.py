@@ -21,7 +21,7 @@ CHECKS = {
     kind: f"attnzoo.checks.{home}"
     for kind, home in {
         "task": "tasks", "positions": "positions", "metric": "metrics", "logger": "loggers",
-        "optimizer": "optimizers", "schedule": "schedules",
+        "optimizer": "optimizers", "schedule": "schedules", "corpus": "corpora", "tokenizer": "tokenizers",
     }.items()
 }  # fmt: skip
 """Kind -> module. It has ``PROPERTIES``, tried in order on what its ``subject(cls, given, device)`` makes of a class and of

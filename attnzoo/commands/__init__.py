@@ -41,7 +41,7 @@ def add_allow_code(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--allow-code",
         action="store_true",
-        help="run the files that its attention or positions came from, where they did",
+        help="run the files that its attention, positions or tokenizer came from, where they did",
     )
 
 

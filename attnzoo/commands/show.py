@@ -13,7 +13,7 @@ from typing import Any
 
 from attnzoo import groups
 from attnzoo.commands import add_allow_code, add_json, check_saved, flags, plain_value, print_json
-from attnzoo.data.sources import installed
+from attnzoo.components import installed
 from attnzoo.errors import RequestError, unknown_backend
 from attnzoo.files import check_writable, write_bytes_atomic, write_text_atomic
 from attnzoo.report.png import MISSING

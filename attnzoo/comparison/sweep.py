@@ -25,11 +25,12 @@ from attnzoo.comparison.plan import (
 )
 from attnzoo.composition import parse_overrides
 from attnzoo.config import compose, with_files
-from attnzoo.data.sources import text_sha256
+from attnzoo.data.sources import local_sha256
 from attnzoo.errors import RequestError
 from attnzoo.measure.record import config_hash
 from attnzoo.names import file_name
 from attnzoo.redact import redacted
+from attnzoo.tasks.build import reads_text
 from attnzoo.training.again import auto_folder, flat
 from attnzoo.training.config import SweepConfig, to_dict
 
@@ -168,7 +169,7 @@ def _repeated(jobs: Sequence[Job], configs: Sequence[SweepConfig]) -> list[str]:
     names = [job.label for job in jobs]
     found += [f"{name} is asked for more than once" for name in dict.fromkeys(names) if names.count(name) > 1]
     for job, cfg in zip(jobs, configs, strict=False):
-        same = f"{config_hash(to_dict(cfg))} {cfg.data.paths} {cfg.data.sha256}"  # of texts the hash knows nothing
+        same = f"{config_hash(to_dict(cfg))} {cfg.data.options.get('paths')} {cfg.data.sha256}"  # of texts the hash knows nothing
         other = first.setdefault(same, job)
         if other.label != job.label:
             found.append(f"{job.label} is the same cell as {other.label}")
@@ -190,7 +191,7 @@ def _folder(cfg: SweepConfig, overrides: Sequence[str], job: Job, common: dict[s
     fixed = {text for text in overrides if text in job.overrides and not text.startswith(NOT_COMMON)}
     said = json.dumps([sorted(fixed), sorted(job.swept)])
     name = f"runs/sweep-{hashlib.sha256(said.encode()).hexdigest()[:6]}"
-    text = text_sha256(cfg.data) if cfg.task.name == "text" and cfg.data.name == "files" else ""
+    text = local_sha256(cfg.data) if reads_text(cfg.task) else ""
     return Path(auto_folder(name, lambda f: common_settings(f, text), common, split=False, whole=cfg.trainer.restart))
 
 

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from attnzoo import components
+from attnzoo.corpora.base import cut_at_character
 from attnzoo.data.config import DataConfig
-from attnzoo.data.sources import cut_at_character, read_source
-from attnzoo.data.tokenizer import Tokenizer, make_tokenizer
+from attnzoo.data.sources import read_source
 from attnzoo.errors import RequestError
+from attnzoo.open_groups import option_names
+from attnzoo.tokenizers.base import Tokenizer
 
 SHARED_BYTES = 256
 """A run of so many bytes in both splits is a copy: in Moby-Dick nothing above 47 bytes recurs across the splits."""
 
 
 @dataclass(frozen=True)
-class Corpus:
+class Splits:
     """Two contiguous regions of one text, training first.
 
     Args:
@@ -38,16 +41,23 @@ class Corpus:
     provenance: dict[str, Any]
 
 
-def load_corpus(cfg: DataConfig, cache_dir: str | Path | None = None) -> Corpus:
+def load_corpus(cfg: DataConfig) -> Splits:
     """Read, split, train the tokenizer on the training split if it needs training, encode each split on its own.
 
     Raises:
         RequestError: every reason at once; see `attnzoo.data.sources.read_source`.
     """
-    text, origin = read_source(cfg, cache_dir)
-    train, validation = split(text, cfg.validation_fraction)
-    tokenizer = make_tokenizer(cfg.tokenizer, train, cfg.bpe_vocab)
-    return Corpus(
+    text, origin = read_source(cfg)
+    return make_splits(text, origin, cfg.validation_fraction, lambda train: fit_tokenizer(cfg, train))
+
+
+def make_splits(
+    text: bytes, origin: dict[str, Any], validation_fraction: float, fit: Callable[[bytes], Tokenizer]
+) -> Splits:
+    """Split before anything else looks at the text; ``fit`` makes a tokenizer and sees the training split alone."""
+    train, validation = split(text, validation_fraction)
+    tokenizer = fit(train)
+    return Splits(
         train=torch.from_numpy(tokenizer.encode_array(train).copy()),
         validation=torch.from_numpy(tokenizer.encode_array(validation).copy()),
         tokenizer=tokenizer,
@@ -55,10 +65,19 @@ def load_corpus(cfg: DataConfig, cache_dir: str | Path | None = None) -> Corpus:
         n_bytes_validation=len(validation),
         provenance={
             **origin,
-            "validation_fraction": cfg.validation_fraction,
+            "validation_fraction": validation_fraction,
             "tokenizer": tokenizer.name,
             "vocab_size": tokenizer.vocab_size,
         },
+    )
+
+
+def fit_tokenizer(cfg: DataConfig, train: bytes) -> Tokenizer:
+    """For the training split, which it sees alone."""
+    known = option_names("tokenizer", cfg.tokenizer)
+    given = {key: value for key, value in cfg.options.items() if key in known}
+    return components.get("tokenizer", cfg.tokenizer).fit(
+        train, components.parse("tokenizer", cfg.tokenizer, given, "data.")
     )
 
 
@@ -68,7 +87,7 @@ def split(text: bytes, validation_fraction: float) -> tuple[bytes, bytes]:
     return text[:at], text[at:]
 
 
-def shared_text(corpus: Corpus, run_bytes: int = SHARED_BYTES) -> list[int]:
+def shared_text(corpus: Splits, run_bytes: int = SHARED_BYTES) -> list[int]:
     """Positions of the validation split that start a piece of text which the training split holds too.
 
     A piece is half of ``run_bytes``. Every run of ``run_bytes`` or more that both splits share contains a piece aligned
@@ -82,7 +101,7 @@ def shared_text(corpus: Corpus, run_bytes: int = SHARED_BYTES) -> list[int]:
     return [i // size for i in range(0, len(validation) - n * size + 1, size) if validation[i : i + n * size] in pieces]
 
 
-def check_disjoint(corpus: Corpus, run_bytes: int = SHARED_BYTES) -> None:
+def check_disjoint(corpus: Splits, run_bytes: int = SHARED_BYTES) -> None:
     """The splits are different regions of the text; this looks for the same *words* in both, copied within the text.
 
     Raises:

@@ -31,6 +31,16 @@ NOT_IDENTITY_CODE = "logger:"
 BY_CONTENT = "data.paths"
 """Names what is told apart by its content, which stands in a record's ``data.sha256``, beside the hash of the settings."""
 
+WRITTEN_BEFORE: dict[str, dict[str, Any]] = {
+    "data": {
+        "dataset": "", "subset": None, "split": "train", "text_field": "text", "max_bytes": 50_000_000, "bpe_vocab": 2048,
+        "paths": [],
+    },
+    "trainer": {"muon_lr": 0.01, "decay_fraction": 0.4},
+}  # fmt: skip
+"""Options that earlier versions wrote whatever was chosen, at their defaults. They stay part of every hash, so that folders of
+before are found again."""
+
 
 class Record(dict):
     """A nested dict whose keys are attributes too: ``record.quality.val_loss_nats``.
@@ -120,7 +130,10 @@ def config_hash(config: Any) -> str:
             holder = holder.get(parent, {}) if isinstance(holder, dict) else {}
         if isinstance(holder, dict):
             holder.pop(last, None)
-    if isinstance(plain.get("data"), dict) and "paths" in plain["data"]:
+    for group, before in WRITTEN_BEFORE.items():
+        if isinstance(plain.get(group), dict):
+            plain[group] = {**before, **plain[group]}
+    if isinstance(plain.get("data"), dict):
         plain["data"]["paths"] = []
     if isinstance(plain.get("code"), dict):
         kept = {key: entry for key, entry in plain["code"].items() if not key.startswith(NOT_IDENTITY_CODE)}

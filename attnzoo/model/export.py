@@ -14,7 +14,6 @@ import torch
 import attnzoo
 from attnzoo import registry
 from attnzoo.arguments import demand, having, instance, path, seed, whole
-from attnzoo.data.tokenizer import Tokenizer, tokenizer_from_state
 from attnzoo.errors import RequestError, unknown
 from attnzoo.files import json_text, read_json, write_folder_atomic
 from attnzoo.model.build import assemble
@@ -25,6 +24,7 @@ from attnzoo.model.weights import check_sizes, load_weights, untied
 from attnzoo.open_groups import without_foreign
 from attnzoo.redact import redacted
 from attnzoo.settings import plain, read
+from attnzoo.tokenizers import Tokenizer, tokenizer_from_state
 
 FORMAT = "attnzoo/1"
 DTYPES = ("float64", "float32", "bfloat16", "float16")

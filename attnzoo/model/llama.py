@@ -20,13 +20,13 @@ import torch
 from torch import Tensor
 
 from attnzoo.arguments import demand, path, text
-from attnzoo.data.tokenizer import Tokenizer
 from attnzoo.errors import Refused, RequestError, unknown
 from attnzoo.files import json_text, read_json, write_folder_atomic
 from attnzoo.model.build import assemble, head_dim_of
 from attnzoo.model.config import AttentionConfig, ModelConfig, PositionsConfig, Recipe, attention_of_layers
 from attnzoo.model.export import check_export, recipe_of
 from attnzoo.model.lm import CausalLM, hidden_width
+from attnzoo.tokenizers import Tokenizer
 
 SOFTMAX = ("exact", "flex", "gqa", "mqa", "sdpa", "xformers")
 """The backends that compute plain softmax attention, which is Llama's."""

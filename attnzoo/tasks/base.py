@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from attnzoo.data.config import DataConfig
-    from attnzoo.data.tokenizer import Tokenizer
+    from attnzoo.tokenizers.base import Tokenizer
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from attnzoo.shapes import IGNORE
 from attnzoo.tasks.base import Batch, Task, generator, in_batches
 
 if TYPE_CHECKING:
-    from attnzoo.data.corpus import Corpus
-    from attnzoo.data.tokenizer import Tokenizer
+    from attnzoo.data.corpus import Splits
+    from attnzoo.tokenizers.base import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class TextTask(Task):
     options: TextOptions
     least_tokens = 2
     reads_text = True
-    corpus: Corpus
+    corpus: Splits
 
     def prepare(self, data: DataConfig) -> None:
         """Load the text; refuse splits shorter than a window and, unless allowed, text that stands in both."""
@@ -60,7 +60,7 @@ class TextTask(Task):
             check_disjoint(corpus)
         self.take(corpus)
 
-    def take(self, corpus: Corpus) -> None:
+    def take(self, corpus: Splits) -> None:
         """Read this text."""
         self.corpus = corpus
         available, wanted = (

@@ -10,7 +10,7 @@ from typing import Any
 
 from attnzoo.errors import AttnzooError
 from attnzoo.files import read_yaml
-from attnzoo.measure.record import BY_CONTENT, NOT_IDENTITY, NOT_IDENTITY_CODE, config_hash
+from attnzoo.measure.record import BY_CONTENT, NOT_IDENTITY, NOT_IDENTITY_CODE, WRITTEN_BEFORE, config_hash
 from attnzoo.redact import redacted
 from attnzoo.training.config import RunConfig, load_config, to_dict
 
@@ -41,7 +41,9 @@ def in_the_way(there: Mapping[str, Any], asked: Mapping[str, Any], *, split: boo
     Args:
         split: `SPLIT` may change.
     """
-    differ = [key for key in dict.fromkeys([*there, *asked]) if there.get(key) != asked.get(key)]
+    before = {f"{group}.{key}" for group, keys in WRITTEN_BEFORE.items() for key in keys}
+    keys = [key for key in dict.fromkeys([*there, *asked]) if key in asked or key not in before]
+    differ = [key for key in keys if there.get(key) != asked.get(key)]
     may = {LENGTH} if (there.get(LENGTH) or 0) < (asked.get(LENGTH) or 0) else set()
     may |= {*SPLIT} if split and same_rows(there, asked) else set()
     lines = [f"{key}: there {there.get(key)}, asked for {asked.get(key)}" for key in differ]

@@ -122,7 +122,7 @@ def _misfits(folder: Path, cfg: RunConfig) -> list[str]:
 
 def _other_tokens(folder: Path, task: Task) -> list[str]:
     """Where the same ids stand for other characters than those that the weights were trained on, which no shape tells."""
-    from attnzoo.data.tokenizer import differ
+    from attnzoo.tokenizers.base import differ
     from attnzoo.training.saved import saved_tokenizer
 
     if task.tokenizer is None:

@@ -16,8 +16,7 @@ from torch import Tensor
 
 from attnzoo.arguments import demand
 from attnzoo.arguments import path as valid_path
-from attnzoo.data.sources import read_embedded
-from attnzoo.data.tokenizer import ByteTokenizer, Tokenizer, tokenizer_from_state
+from attnzoo.corpora.moby_dick import read_embedded
 from attnzoo.errors import RequestError
 from attnzoo.from_files import load_code
 from attnzoo.model import CausalLM, build_model
@@ -26,6 +25,7 @@ from attnzoo.model.build import assemble
 from attnzoo.model.config import named
 from attnzoo.model.weights import check_sizes, load_weights, saved_vocab_size
 from attnzoo.tasks import Task, build_task
+from attnzoo.tokenizers import ByteTokenizer, Tokenizer, tokenizer_from_state
 from attnzoo.training.config import RunConfig, is_export, load_config
 from attnzoo.training.kept import kept_sha256, kept_text
 
@@ -148,7 +148,7 @@ def saved_tokenizer(folder: Path) -> tuple[Tokenizer | None, str]:
 
 def _run(folder: Path, allow_code: bool) -> Saved:
     cfg, model = load_model(folder, allow_code=allow_code)
-    tokenizer, opening, why = text_of(folder, cfg)
+    tokenizer, opening, why = text_of(folder, cfg, allow_code)
     _fit(folder, model, tokenizer, opening)
     return Saved(
         named(cfg.model, cfg.attention).name, model, tokenizer, cfg.task.n_tokens,
@@ -156,10 +156,15 @@ def _run(folder: Path, allow_code: bool) -> Saved:
     )  # fmt: skip
 
 
-def text_of(folder: Path, cfg: RunConfig) -> tuple[Tokenizer | None, Tensor | None, str]:
+def text_of(folder: Path, cfg: RunConfig, allow_code: bool = False) -> tuple[Tokenizer | None, Tensor | None, str]:
     """A run's tokenizer, the opening of its validation split, and why there is none."""
     if kept := kept_text(folder):
-        return tokenizer_from_state(kept["tokenizer"]), torch.tensor([kept["opening"]]), ""
+        opening = torch.tensor([kept["opening"]])
+        try:
+            load_code(cfg.code, allowed=allow_code, kinds=("tokenizer",))
+        except RequestError as refused:
+            return None, opening, f"has a tokenizer of a file: {refused}"
+        return tokenizer_from_state(kept["tokenizer"]), opening, ""
     try:  # a synthetic task, or a folder of before, whose text may still be there
         task = load_task(folder, cfg)
     except RequestError as error:

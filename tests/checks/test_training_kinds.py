@@ -62,3 +62,47 @@ def test_a_step_that_is_not_left_out_is_seen(monkeypatch) -> None:
 
 def test_by_its_name() -> None:
     assert attnzoo.check("schedule:wsd", quick=True).passed
+
+
+TEXTS = PLAIN.with_name("texts.py")
+
+
+@pytest.mark.parametrize("what", ["corpus:moby_dick", "tokenizer:bytes", "tokenizer:bpe"])
+def test_the_packages_own_texts_pass(what: str) -> None:
+    report = check_component(get(*what.split(":")), {"bpe_vocab": 300} if what.endswith("bpe") else {})
+    assert not report.failures, report
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("Squares", []),
+        ("Shifted", []),
+        ("Shifting", ["reads_the_same"]),
+        ("Latin", ["is_utf8", "is_split_first"]),
+        ("Drops", ["is_lossless", "counts_bytes"]),
+        ("Miscounts", ["counts_bytes"]),
+        ("Forgets", ["comes_back_from_its_state"]),
+    ],
+)
+def test_planted_faults_of_texts_are_found(name: str, found: list[str]) -> None:
+    assert [each.check for each in check_component(getattr(module_of(TEXTS), name), {}).failures] == found
+
+
+def test_a_tokenizer_that_sees_the_validation_split_is_seen(monkeypatch) -> None:
+    from attnzoo.checks import corpora
+    from attnzoo.data import corpus
+
+    def leaking(text, origin, validation_fraction, fit):
+        return corpus.make_splits(text, origin, validation_fraction, lambda train: fit(text))
+
+    monkeypatch.setattr(corpora, "make_splits", leaking)
+    failed = [each.check for each in check_component(module_of(TEXTS).Squares, {}).failures]
+    assert failed == ["is_split_first"]
+
+
+def test_a_corpus_that_lacks_its_options_is_not_checked() -> None:
+    from attnzoo.errors import RequestError
+
+    with pytest.raises(RequestError, match=r"data\.name=files needs data\.paths"):
+        check_component(get("corpus", "files"), {})

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnzoo.data.config import DataConfig
-from attnzoo.data.corpus import Corpus, check_disjoint, conditional_entropy, load_corpus, shared_text, split
-from attnzoo.data.tokenizer import ByteTokenizer
+from attnzoo.data.corpus import Splits, check_disjoint, conditional_entropy, load_corpus, shared_text, split
 from attnzoo.errors import RequestError
+from attnzoo.tokenizers import ByteTokenizer
 
 
 @pytest.fixture(scope="module")
@@ -17,9 +17,9 @@ def moby_dick():
     return load_corpus(DataConfig())
 
 
-def corpus_of(train: bytes, validation: bytes) -> Corpus:
+def corpus_of(train: bytes, validation: bytes) -> Splits:
     tokens = [torch.from_numpy(np.frombuffer(text, np.uint8).copy()) for text in (train, validation)]
-    return Corpus(*tokens, ByteTokenizer(), len(train), len(validation), {})
+    return Splits(*tokens, ByteTokenizer(), len(train), len(validation), {})
 
 
 def noise(n: int, seed: int) -> bytes:
@@ -84,13 +84,13 @@ def test_a_text_that_stands_twice_in_the_files_is_found(tmp_path, moby_dick):
     (tmp_path / "chapter.txt").write_text(text[-4000:], encoding="utf-8")
     paths = [str(tmp_path / "whole.txt"), str(tmp_path / "chapter.txt")]
     with pytest.raises(RequestError, match=r"allow_shared_text"):
-        check_disjoint(load_corpus(DataConfig(name="files", paths=paths)))
+        check_disjoint(load_corpus(DataConfig(name="files", options={"paths": paths})))
 
 
 def test_bpe_learns_from_the_training_split_alone(tmp_path):
     pytest.importorskip("tokenizers")
     (tmp_path / "a.txt").write_text("ab cd " * 300 + "\n" + "zq " * 60)
-    cfg = DataConfig(name="files", paths=[str(tmp_path / "a.txt")], tokenizer="bpe", bpe_vocab=300)
+    cfg = DataConfig(name="files", tokenizer="bpe", options={"paths": [str(tmp_path / "a.txt")], "bpe_vocab": 300})
     corpus = load_corpus(cfg)
     assert corpus.validation.dtype == corpus.train.dtype == torch.int32
     assert len(corpus.tokenizer.encode("ab")) == 1

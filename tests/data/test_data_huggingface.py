@@ -9,9 +9,9 @@ import types
 
 import pytest
 
-from attnzoo.data import huggingface
+from attnzoo.corpora import hf as huggingface
+from attnzoo.corpora.hf import take_text
 from attnzoo.data.config import DataConfig
-from attnzoo.data.huggingface import take_text
 from attnzoo.data.sources import read_source, text_sha256
 from attnzoo.errors import RequestError
 
@@ -41,34 +41,42 @@ def online(monkeypatch):
 
 
 def hf(dataset="owner/name", **settings) -> DataConfig:
-    return DataConfig(name="hf", dataset=str(dataset), **settings)
+    own = {key: settings.pop(key) for key in ("subset", "split", "text_field", "max_bytes") if key in settings}
+    return DataConfig(name="hf", **settings, options={"dataset": str(dataset), **own})
+
+
+def read_in(cfg: DataConfig, cache):
+    """With this folder as the user's cache."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("XDG_CACHE_HOME", str(cache))
+        return read_source(cfg)
 
 
 def test_what_was_streamed_is_kept_and_read_again_without_a_network(stand_in, online, monkeypatch, tmp_path):
-    text, origin = read_source(hf(subset="small"), tmp_path)
+    text, origin = read_in(hf(subset="small"), tmp_path)
     assert text.decode() == "one — é\ntwo\n"
     assert origin["dataset"] == "owner/name"
     assert stand_in.calls == [("owner/name", "small", "train")]
     monkeypatch.setattr(huggingface, "_require_network", lambda dataset: pytest.fail("asked for the network"))
-    assert read_source(hf(subset="small"), tmp_path) == (text, origin)
+    assert read_in(hf(subset="small"), tmp_path) == (text, origin)
     assert len(stand_in.calls) == 1
 
 
 def test_another_request_does_not_get_the_kept_text(stand_in, online, tmp_path):
-    read_source(hf(), tmp_path)
-    read_source(hf(max_bytes=4), tmp_path)
+    read_in(hf(), tmp_path)
+    read_in(hf(max_bytes=4), tmp_path)
     assert len(stand_in.calls) == 2
 
 
 def test_a_data_set_that_has_changed_is_another_text(stand_in, online, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     before = text_sha256(hf())
-    assert read_source(hf(sha256=before), tmp_path)[1]["sha256"] == before
+    assert read_in(hf(sha256=before), tmp_path)[1]["sha256"] == before
     stand_in.rows = [{"text": "three"}]
     after = hashlib.sha256(b"three\n").hexdigest()
-    assert read_source(hf(sha256=before), tmp_path)[1]["sha256"] == before  # what was kept
+    assert read_in(hf(sha256=before), tmp_path)[1]["sha256"] == before  # what was kept
     with pytest.raises(RequestError, match=f"owner/name is another: its SHA-256 is {after}.* asks for {before}"):
-        read_source(hf(sha256=before), tmp_path / "another cache")
+        read_in(hf(sha256=before), tmp_path / "another cache")
 
 
 def test_streaming_stops_at_max_bytes_between_two_characters():
@@ -98,7 +106,7 @@ def test_streaming_stops_at_max_bytes_between_two_characters():
 def test_an_unusable_data_set_is_one_clear_line(stand_in, online, tmp_path, rows, expected):
     stand_in.rows = rows
     with pytest.raises(RequestError) as caught:
-        read_source(hf(), tmp_path)
+        read_in(hf(), tmp_path)
     assert expected in str(caught.value)
     assert "\n" not in str(caught.value)
     assert "owner/name" in str(caught.value)
@@ -112,7 +120,7 @@ def test_no_network_is_said_before_the_library_is_asked(stand_in, monkeypatch, t
         free.bind(("127.0.0.1", 0))
         monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{free.getsockname()[1]}")
         with pytest.raises(RequestError, match=r"no network.*owner/name.*data\.name=moby_dick"):
-            read_source(hf(), tmp_path)
+            read_in(hf(), tmp_path)
     assert stand_in.calls == []
 
 
@@ -130,7 +138,7 @@ def test_a_network_that_never_answers_is_no_network(monkeypatch):
 def test_offline_mode_is_obeyed(stand_in, monkeypatch, tmp_path):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(RequestError, match="HF_HUB_OFFLINE"):
-        read_source(hf(), tmp_path)
+        read_in(hf(), tmp_path)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("datasets") is None, reason="needs the extra hf")

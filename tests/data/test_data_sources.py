@@ -8,16 +8,26 @@ import sys
 
 import pytest
 
-from attnzoo.data import sources
+from attnzoo import components
+from attnzoo.corpora import moby_dick
+from attnzoo.corpora.base import cut_at_character
 from attnzoo.data.config import DataConfig
-from attnzoo.data.sources import cut_at_character, data_problems, read_source, text_name, text_sha256
+from attnzoo.data.sources import data_problems, read_source, text_name, text_sha256
 from attnzoo.errors import RequestError
+from attnzoo.settings import read
 
 MOBY_DICK = "fe282a57094ed62e7144fb7c804a9748fc1c909bf3b49d06e7276015f9f67240"
 
 
 def files(*paths, **settings) -> DataConfig:
-    return DataConfig(name="files", paths=[str(path) for path in paths], **settings)
+    return data(name="files", paths=[str(path) for path in paths], **settings)
+
+
+def data(**settings) -> DataConfig:
+    """The keys of ``data`` as they stand in a file."""
+    arguments, faults = read(DataConfig, settings)
+    assert not faults
+    return DataConfig(**arguments)
 
 
 def test_moby_dick_is_the_text_its_provenance_names():
@@ -36,7 +46,7 @@ def test_a_damaged_embedded_text_is_refused(tmp_path, monkeypatch, damage):
     content = gzip.compress(b"Call me Ahab.") if damage == "other text" else b"Call me Ahab."
     (tmp_path / "texts/moby_dick.txt.gz").write_bytes(content)
     (tmp_path / "texts/moby_dick.json").write_text(json.dumps({"sha256": MOBY_DICK}))
-    monkeypatch.setattr(sources.resources, "files", lambda package: tmp_path)
+    monkeypatch.setattr(moby_dick.resources, "files", lambda package: tmp_path)
     with pytest.raises(RequestError, match="damaged"):
         read_source(DataConfig())
 
@@ -71,7 +81,7 @@ def test_every_wrong_file_and_setting_is_named_at_once(tmp_path):
         "latin.txt: not UTF-8 text: byte 0xe9 at offset 3",
         f"copy.txt: the same text as {tmp_path / 'book.txt'}",
         "/dev/null: is not a regular file",
-        "unknown data.tokenizer 'byte'; did you mean 'bytes'?",
+        "data.tokenizer=byte: did you mean bytes?",
         "data.validation_fraction=1.0",
     ):
         assert expected in reasons
@@ -82,9 +92,9 @@ def test_every_wrong_file_and_setting_is_named_at_once(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        ({"name": "moby_dik"}, "unknown data.name 'moby_dik'; did you mean 'moby_dick'?"),
+        ({"name": "moby_dik"}, "unknown corpus 'moby_dik'; did you mean 'moby_dick'?"),
         ({"name": "files"}, "data.name=files needs data.paths=[...]"),
-        ({"paths": ["a.txt"]}, "data.paths belongs to data.name=files"),
+        ({"paths": ["a.txt"]}, "unknown key 'data.paths'"),
         ({"tokenizer": "bpe", "bpe_vocab": 256}, "data.bpe_vocab=256"),
         ({"validation_fraction": 0.0}, "data.validation_fraction=0.0"),
         ({"validation_fraction": float("nan")}, "data.validation_fraction=nan"),
@@ -93,12 +103,12 @@ def test_every_wrong_file_and_setting_is_named_at_once(tmp_path):
     ],
 )
 def test_a_wrong_setting_is_named(settings, expected):
-    assert any(expected in problem for problem in data_problems(DataConfig(**settings)))
+    assert any(expected in problem for problem in data_problems(data(**settings)))
 
 
 def test_missing_extras_are_named(monkeypatch):
-    monkeypatch.setattr(sources, "installed", lambda package: False)
-    problems = data_problems(DataConfig(name="hf", dataset="a/b", tokenizer="bpe"))
+    monkeypatch.setattr(components, "installed", lambda package: False)
+    problems = data_problems(data(name="hf", dataset="a/b", tokenizer="bpe"))
     assert any("attnzoo[hf]" in problem for problem in problems)
     assert any("attnzoo[bpe]" in problem for problem in problems)
 
@@ -128,7 +138,7 @@ def test_a_text_is_told_by_what_is_read(tmp_path):
     assert text_sha256(files(b, a)) != expected
     assert text_sha256(files(a, b, sha256="0" * 64)) == expected  # what is there, not what was asked for
     assert text_sha256(DataConfig()) == MOBY_DICK
-    assert [text_name(cfg) for cfg in (files(a, b), DataConfig(), DataConfig("hf", dataset="o/n"))] == [
+    assert [text_name(cfg) for cfg in (files(a, b), DataConfig(), data(name="hf", dataset="o/n"))] == [
         f"{a}, {b}", "moby_dick", "o/n",
     ]  # fmt: skip
 

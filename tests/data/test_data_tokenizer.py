@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnzoo.data.tokenizer import BPETokenizer, ByteTokenizer, tokenizer_from_state
 from attnzoo.errors import RequestError
+from attnzoo.tokenizers import BPETokenizer, ByteTokenizer, tokenizer_from_state
 
 TEXT = "the whale — the white whale\n\nthe sea\tand the ship\r\n" * 40
 
@@ -54,7 +54,7 @@ def test_a_state_is_json_and_gives_the_same_tokenizer(kind, bpe):
 
 def test_bpe_training_gives_the_same_in_another_process(bpe):
     code = (
-        "import sys, json; from attnzoo.data.tokenizer import BPETokenizer\n"
+        "import sys, json; from attnzoo.tokenizers import BPETokenizer\n"
         "print(json.dumps(BPETokenizer.train(sys.stdin.buffer.read(), 280).state()))"
     )
     out = subprocess.run([sys.executable, "-c", code], input=TEXT.encode(), capture_output=True, check=True).stdout

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 import attnzoo
-from attnzoo.data.tokenizer import ByteTokenizer
 from attnzoo.errors import RequestError
 from attnzoo.model.build import assemble
 from attnzoo.model.config import AttentionConfig, ModelConfig, PositionsConfig
 from attnzoo.model.export import load_tokenizer
+from attnzoo.tokenizers import ByteTokenizer
 
 SIZES = {"n_layers": 2, "d_model": 32, "n_heads": 4}
 TOKENS = torch.arange(24).view(2, 12)

@@ -13,10 +13,10 @@ import pytest
 import torch
 
 import attnzoo
-from attnzoo.data.tokenizer import BPETokenizer, ByteTokenizer
 from attnzoo.errors import Refused, RequestError
 from attnzoo.model.build import assemble
 from attnzoo.model.config import AttentionConfig, ModelConfig, PositionsConfig
+from attnzoo.tokenizers import BPETokenizer, ByteTokenizer
 
 SIZES = ModelConfig(n_layers=2, d_model=32, n_heads=4)
 TOKENS = torch.arange(40).view(2, 20) % 32

@@ -6,21 +6,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnzoo.data.config import DataConfig
-from attnzoo.data.corpus import Corpus
-from attnzoo.data.tokenizer import BPETokenizer, ByteTokenizer
+from attnzoo.data.corpus import Splits
 from attnzoo.errors import RequestError
 from attnzoo.shapes import IGNORE
 from attnzoo.tasks import TextTask, build_task
 from attnzoo.tasks.config import TaskConfig
 from attnzoo.tasks.text import TextOptions
+from attnzoo.tokenizers import BPETokenizer, ByteTokenizer
 
 
 def task_of(train, validation, n_tokens: int, seed: int = 0, **settings) -> TextTask:
-    corpus = Corpus(train, validation, ByteTokenizer(), len(train), len(validation), {})
+    corpus = Splits(train, validation, ByteTokenizer(), len(train), len(validation), {})
     return reading(corpus, n_tokens, seed, **settings)
 
 
-def reading(corpus: Corpus, n_tokens: int, seed: int = 0, **settings) -> TextTask:
+def reading(corpus: Splits, n_tokens: int, seed: int = 0, **settings) -> TextTask:
     task = TextTask(TextOptions(**settings), n_tokens=n_tokens, seed=seed)
     task.take(corpus)
     return task
@@ -89,7 +89,7 @@ def test_bits_per_byte_are_those_of_the_scored_tokens():
     text = "the whale and the sea\n" * 50
     bpe = BPETokenizer.train(text.encode(), 270)
     ids = torch.from_numpy(bpe.encode_array(text.encode()))
-    task = reading(Corpus(ids, ids, bpe, 0, 0, {}), 8, validation_tokens=17)
+    task = reading(Splits(ids, ids, bpe, 0, 0, {}), 8, validation_tokens=17)
     assert task.bytes_per_token == len(bpe.decode(ids[1:18].tolist()).encode()) / 17
     assert task.bytes_per_token > 1
     assert task_of(COUNT, COUNT, 8).bytes_per_token == 1.0
@@ -116,7 +116,7 @@ def test_wrong_requests_are_refused_with_every_reason():
     for expected in (
         "task.n_tokens=0",
         "task.validation_tokens=0",
-        "data.name 'moby'",
+        "unknown corpus 'moby'",
         "validation_fraction",
         "seed=-1",
     ):
@@ -124,13 +124,13 @@ def test_wrong_requests_are_refused_with_every_reason():
 
 
 def test_an_unknown_task_names_the_nearest():
-    with pytest.raises(RequestError, match=r"unknown task 'recal'; did you mean 'recall'\? valid: recall, text"):
+    with pytest.raises(RequestError, match=r"unknown task 'recal'; did you mean 'recall'\? valid: mqar, recall, text"):
         build_task(TaskConfig(name="recal"), DataConfig(), seed=0)
 
 
 def test_a_text_shorter_than_a_window_names_both_splits(tmp_path):
     (tmp_path / "short.txt").write_text("Call me Ishmael.")
-    cfg = DataConfig(name="files", paths=[str(tmp_path / "short.txt")])
+    cfg = DataConfig(name="files", options={"paths": [str(tmp_path / "short.txt")]})
     with pytest.raises(RequestError, match="too short") as caught:
         build_task(TaskConfig(n_tokens=16), cfg, seed=0)
     assert len(caught.value.reasons) == 2
@@ -138,7 +138,7 @@ def test_a_text_shorter_than_a_window_names_both_splits(tmp_path):
 
 def test_repeated_text_is_refused_unless_allowed(tmp_path):
     (tmp_path / "copies.txt").write_text("the quick brown fox jumps over the lazy dog\n" * 200)
-    cfg = DataConfig(name="files", paths=[str(tmp_path / "copies.txt")])
+    cfg = DataConfig(name="files", options={"paths": [str(tmp_path / "copies.txt")]})
     with pytest.raises(RequestError, match="share text"):
         build_task(TaskConfig(n_tokens=16), cfg, seed=0)
     cfg.allow_shared_text = True

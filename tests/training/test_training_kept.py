@@ -40,7 +40,7 @@ def run(tmp_path):
     (tmp_path / "a.txt").write_text(text(0))
     cfg = replace(
         tiny(tmp_path / "run", task="text", max_steps=2),
-        data=DataConfig("files", [str(tmp_path / "a.txt")], tokenizer="bpe", bpe_vocab=280),
+        data=DataConfig("files", "bpe", options={"paths": [str(tmp_path / "a.txt")], "bpe_vocab": 280}),
     )
     return cfg, train(cfg)
 
@@ -93,7 +93,7 @@ def test_a_folder_of_before_is_held_to_the_text_in_its_record(run, tmp_path):
 def test_a_text_that_has_moved_is_the_same(run, tmp_path):
     cfg, _ = run
     (tmp_path / "a.txt").rename(tmp_path / "b.txt")
-    moved = replace(cfg, data=replace(cfg.data, paths=[str(tmp_path / "b.txt")]))
+    moved = replace(cfg, data=replace(cfg.data, options={**cfg.data.options, "paths": [str(tmp_path / "b.txt")]}))
     assert config_hash(to_dict(moved)) == config_hash(to_dict(cfg))
     assert train(replace(moved, trainer=replace(cfg.trainer, max_steps=3))).quality.tokens_seen == 3 * 2 * 16
 
@@ -103,7 +103,8 @@ def test_the_files_and_their_order_are_content(tmp_path):
         (tmp_path / name).write_text(text(ord(name)))
     both = [[str(tmp_path / name) for name in names] for names in ("ab", "ba")]
     configs = [
-        replace(tiny(tmp_path / "run", task="text", max_steps=1), data=DataConfig("files", each)) for each in both
+        replace(tiny(tmp_path / "run", task="text", max_steps=1), data=DataConfig("files", options={"paths": each}))
+        for each in both
     ]
     train(configs[0])
     with pytest.raises(RequestError, match="another text"):
@@ -175,7 +176,10 @@ def test_of_a_folder_of_before_only_what_needs_the_text_is_refused(run, tmp_path
 
 def test_bytes_need_no_text_even_in_a_folder_of_before(tmp_path):
     (tmp_path / "a.txt").write_text(text(0))
-    cfg = replace(tiny(tmp_path / "run", task="text", max_steps=1), data=DataConfig("files", [str(tmp_path / "a.txt")]))
+    cfg = replace(
+        tiny(tmp_path / "run", task="text", max_steps=1),
+        data=DataConfig("files", options={"paths": [str(tmp_path / "a.txt")]}),
+    )
     train(cfg)
     as_before(tmp_path / "run")
     (tmp_path / "a.txt").unlink()
@@ -236,7 +240,7 @@ def test_weights_for_other_tokens_are_refused_though_they_fit(run, tmp_path, cap
     """Two texts whose BPEs have as many tokens: other characters for the same ids."""
     cfg, _ = run
     (tmp_path / "b.txt").write_text(text(0).translate(str.maketrans("aeiou", "eioua")))
-    data = replace(cfg.data, paths=[str(tmp_path / "b.txt")])
+    data = replace(cfg.data, options={**cfg.data.options, "paths": [str(tmp_path / "b.txt")]})
     export(load_saved(cfg.run_dir).model, tmp_path / "model", load_saved(cfg.run_dir).tokenizer)
     export(load_saved(cfg.run_dir).model, tmp_path / "bare")
 

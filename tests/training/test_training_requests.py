@@ -57,7 +57,7 @@ def test_a_name_that_is_not_utf8_is_refused_before_the_training(tmp_path, where)
     if where == "run_dir":
         cfg.run_dir = str(tmp_path / NOT_UTF8)
     elif where == "paths":
-        cfg.data.paths = [str(tmp_path / NOT_UTF8)]
+        cfg.data.options["paths"] = [str(tmp_path / NOT_UTF8)]
     else:
         cfg.logger.name = NOT_UTF8
     with pytest.raises(RequestError, match="not UTF-8") as caught:

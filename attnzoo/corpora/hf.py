@@ -9,36 +9,84 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attnzoo.data.config import DataConfig
-from attnzoo.data.sources import cut_at_character, join_documents
+from attnzoo.arguments import bounded, demand
+from attnzoo.components import register
+from attnzoo.corpora.base import Corpus, cut_at_character, join_documents
 from attnzoo.errors import RequestError, unknown
 from attnzoo.files import write_bytes_atomic
+from attnzoo.options import Options
 
 
-def read_huggingface(cfg: DataConfig, cache_dir: str | Path | None = None) -> tuple[bytes, dict[str, Any]]:
-    """The first ``cfg.max_bytes`` of a data set's text, in its own order, one document a line or more.
+@dataclass(frozen=True)
+class HuggingFaceOptions(Options):
+    """dataset: OWNER/NAME, or a local folder. subset: of it. split: of it. text_field: which field of a row is the text.
+    max_bytes: streaming stops there."""
 
-    What came over the network is kept in ``cache_dir`` (default: the user's cache folder), so that every run of a
-    comparison sees the same text and later ones need no network. ``cfg.dataset`` may be a local folder.
+    dataset: str = ""
+    subset: str | None = None
+    split: str = "train"
+    text_field: str = "text"
+    max_bytes: int = 50_000_000
+
+    def __post_init__(self) -> None:
+        demand(
+            "these options make no sense", bounded("max_bytes", self.max_bytes, lambda n: n >= 1, "must be at least 1")
+        )
+
+
+@register("hf")
+class HuggingFace(Corpus):
+    """The first ``max_bytes`` of a Hugging Face data set's text, in its own order, one document a line or more.
+
+    What came over the network is kept in the user's cache folder, so that every run of a comparison sees the same text and later
+    ones need no network.
+    """
+
+    source = "https://huggingface.co/docs/datasets"
+    Options = HuggingFaceOptions
+    options: HuggingFaceOptions
+    needs = {"datasets": "hf"}  # noqa: RUF012
+
+    def read(self) -> bytes:
+        """The text; no network, no such data set, subset, split or field is said within seconds."""
+        return read_huggingface(self.options)
+
+    def problems(self) -> list[str]:
+        return [] if self.options.dataset else ["data.name=hf needs data.dataset=OWNER/NAME, or a local folder"]
+
+    @property
+    def title(self) -> str:
+        return self.options.dataset
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        return {"source": "huggingface", **_settings(self.options)}
+
+
+def _settings(options: HuggingFaceOptions) -> dict[str, Any]:
+    return {key: getattr(options, key) for key in ("dataset", "subset", "split", "text_field", "max_bytes")}
+
+
+def read_huggingface(cfg: HuggingFaceOptions) -> bytes:
+    """The text of a data set; what came over the network is kept in the user's cache folder.
 
     Raises:
-        RequestError: no network (said within seconds), no such data set, subset, split or field, or no text in it.
+        RequestError: no network, no such data set, subset, split or field, or no text in it.
     """
-    origin = {key: getattr(cfg, key) for key in ("dataset", "subset", "split", "text_field", "max_bytes")}
-    provenance = {"source": "huggingface", **origin}
     if Path(cfg.dataset).expanduser().exists():
-        return _stream(cfg), provenance
-    key = hashlib.sha256(json.dumps(origin, sort_keys=True).encode()).hexdigest()[:16]
-    cached = Path(cache_dir or _default_cache()) / f"huggingface-{key}.txt"
+        return _stream(cfg)
+    key = hashlib.sha256(json.dumps(_settings(cfg), sort_keys=True).encode()).hexdigest()[:16]
+    cached = _default_cache() / f"huggingface-{key}.txt"
     if cached.is_file():
-        return cached.read_bytes(), provenance
+        return cached.read_bytes()
     _require_network(cfg.dataset)
     text = _stream(cfg)
     write_bytes_atomic(cached, text)
-    return text, provenance
+    return text
 
 
 def take_text(rows: Iterable[dict[str, Any]], field: str, max_bytes: int) -> bytes:
@@ -59,7 +107,7 @@ def take_text(rows: Iterable[dict[str, Any]], field: str, max_bytes: int) -> byt
     return text[: cut_at_character(text, max_bytes)]
 
 
-def _stream(cfg: DataConfig) -> bytes:
+def _stream(cfg: HuggingFaceOptions) -> bytes:
     import datasets
 
     name = str(Path(cfg.dataset).expanduser()) if Path(cfg.dataset).expanduser().exists() else cfg.dataset

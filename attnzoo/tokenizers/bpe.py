@@ -1,72 +1,61 @@
-"""Bytes, or byte-level BPE trained on the training split alone. Both are lossless on UTF-8 text. No torch here."""
+"""Byte-level BPE, trained on the training split."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from attnzoo.data.sources import TOKENIZERS, installed
-from attnzoo.errors import RequestError, shortened, unknown
-from attnzoo.terminal import one_line
+from attnzoo import components
+from attnzoo.arguments import demand
+from attnzoo.components import register
+from attnzoo.errors import RequestError, shortened
+from attnzoo.options import Options
+from attnzoo.tokenizers.base import Tokenizer
 
 
-class Tokenizer(Protocol):
-    """``state`` is JSON; `tokenizer_from_state` gives an equal tokenizer back. ``piece`` is the spelling of one token."""
+@dataclass(frozen=True)
+class BPEOptions(Options):
+    """bpe_vocab: V, the 256 bytes and the merges; a short text gives fewer."""
 
-    name: str
-    vocab_size: int
+    bpe_vocab: int = 2048
 
-    def encode(self, text: str | bytes) -> list[int]: ...
-    def decode(self, ids: Iterable[int]) -> str: ...
-    def encode_array(self, text: bytes) -> np.ndarray: ...
-    def byte_lengths(self) -> np.ndarray: ...
-    def piece(self, token: int) -> str: ...
-    def state(self) -> dict[str, Any]: ...
+    def __post_init__(self) -> None:
+        if self.bpe_vocab < 257:
+            raise RequestError(f"bpe_vocab={self.bpe_vocab}: must be at least 257, the 256 bytes and one merge")
 
 
-class ByteTokenizer:
-    """V = 256; a token is a byte."""
-
-    name = "bytes"
-    vocab_size = 256
-
-    def encode(self, text: str | bytes) -> list[int]:
-        return list(_as_bytes(text))
-
-    def encode_array(self, text: bytes) -> np.ndarray:
-        """(n,) uint8."""
-        return np.frombuffer(text, dtype=np.uint8)
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """What is not UTF-8 becomes U+FFFD."""
-        return bytes(ids).decode(errors="replace")
-
-    def byte_lengths(self) -> np.ndarray:
-        """(V,) bytes that a token stands for."""
-        return np.ones(self.vocab_size, dtype=np.int64)
-
-    def piece(self, token: int) -> str:
-        return f"byte {token}"
-
-    def state(self) -> dict[str, Any]:
-        return {"name": self.name}
-
-
-class BPETokenizer:
+@register("bpe")
+class BPETokenizer(Tokenizer):
     """Byte-level BPE (Sennrich et al., arXiv:1508.07909, over bytes as in GPT-2). No token spans a line end.
 
     Args:
         model: the JSON of a `tokenizers.Tokenizer`.
     """
 
-    name = "bpe"
+    source = "https://arxiv.org/abs/1508.07909"
+    Options = BPEOptions
+    needs = {"tokenizers": "bpe"}  # noqa: RUF012
 
     def __init__(self, model: str) -> None:
         self._model = _library().Tokenizer.from_str(model)
         self.vocab_size = self._model.get_vocab_size()
+
+    @classmethod
+    def fit(cls, text: bytes, options: BPEOptions) -> BPETokenizer:  # type: ignore[override]
+        return cls.train(text, options.bpe_vocab)
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> BPETokenizer:
+        """Raises what is wrong with it: `RequestError` for one of another kind of BPE than is made here."""
+        if not (wrong := _unlike_ours(json.loads(state["model"]))):  # what is odd would make the library panic
+            tokenizer = cls(state["model"])
+            wrong = _unlike_ours(json.loads(tokenizer.state()["model"]), whole=True)
+        demand("the tokenizer's state is damaged: it is no byte-level BPE as it is made here", wrong)
+        return tokenizer
 
     @classmethod
     def train(cls, text: bytes, vocab_size: int) -> BPETokenizer:
@@ -79,9 +68,6 @@ class BPETokenizer:
         )
         model.train_from_iterator(_lines(text), trainer)
         return cls(model.to_str())
-
-    def encode(self, text: str | bytes) -> list[int]:
-        return self.encode_array(_as_bytes(text)).tolist()
 
     def encode_array(self, text: bytes) -> np.ndarray:
         """(n,) int32. Line by line: one encoding of a long text would take far more memory than the text."""
@@ -103,53 +89,7 @@ class BPETokenizer:
         return self._model.id_to_token(token)
 
     def state(self) -> dict[str, Any]:
-        return {"name": self.name, "model": self._model.to_str()}
-
-
-def differ(there: Tokenizer, here: Tokenizer) -> str:
-    """How two tokenizers differ in what their ids stand for; '' where text becomes the same ids.
-
-    >>> differ(ByteTokenizer(), ByteTokenizer())
-    ''
-    """
-    if there.state() == here.state():
-        return ""
-    if there.name != here.name:
-        return f"there {there.name}, here {here.name}"
-    both = range(min(there.vocab_size, here.vocab_size))
-    other = [i for i in both if there.piece(i) != here.piece(i)]
-    if there.vocab_size == here.vocab_size and not other:
-        return f"the same {len(both)} pieces, but text is cut into them by other rules"
-    first = f", the first {other[0]}: there {there.piece(other[0])!r}, here {here.piece(other[0])!r}" if other else ""
-    return f"{there.name} with {there.vocab_size} tokens there, {here.vocab_size} here; {len(other)} ids stand for others{first}"
-
-
-def make_tokenizer(name: str, train_text: bytes, vocab_size: int) -> Tokenizer:
-    """``train_text`` must be the training split alone."""
-    return ByteTokenizer() if name == "bytes" else BPETokenizer.train(train_text, vocab_size)
-
-
-def tokenizer_from_state(state: Any) -> Tokenizer:
-    """The inverse of ``state()``.
-
-    Raises:
-        RequestError: an unknown or damaged state, one of another kind of BPE than is made here, or `tokenizers` is missing.
-    """
-    name = state.get("name") if isinstance(state, dict) else None
-    if name == "bytes":
-        return ByteTokenizer()
-    if name != "bpe":
-        raise RequestError(unknown("tokenizer", shortened(str(name), 80), TOKENIZERS))
-    _library()
-    try:
-        if not (wrong := _unlike_ours(json.loads(state["model"]))):  # what is odd would make the library panic
-            tokenizer = BPETokenizer(state["model"])
-            wrong = _unlike_ours(json.loads(tokenizer.state()["model"]), whole=True)
-    except Exception as error:  # the library raises plain Exception for damaged JSON
-        raise RequestError(f"the tokenizer's state is damaged: {one_line(error)}") from error
-    if wrong:
-        raise RequestError("the tokenizer's state is damaged: it is no byte-level BPE as it is made here", wrong)
-    return tokenizer
+        return super().state() | {"model": self._model.to_str()}
 
 
 def _unlike_ours(model: Any, whole: bool = False) -> list[str]:
@@ -198,8 +138,7 @@ def _untrained() -> Any:
 
 
 def _library() -> Any:
-    if not installed("tokenizers"):
-        raise RequestError("data.tokenizer=bpe needs the package tokenizers: pip install 'attnzoo[bpe]'")
+    demand("the tokenizer bpe cannot be used", components.lacking("tokenizer", "bpe", "data.tokenizer"))
     import tokenizers
     import tokenizers.decoders
     import tokenizers.models
@@ -207,10 +146,6 @@ def _library() -> Any:
     import tokenizers.trainers
 
     return tokenizers
-
-
-def _as_bytes(text: str | bytes) -> bytes:
-    return text.encode() if isinstance(text, str) else text
 
 
 def _lines(text: bytes) -> Sequence[str]:
