@@ -105,7 +105,7 @@ def _checked(arguments: Namespace, is_run: bool) -> dict[str, Any]:
         faults.append(f"{unknown_backend(arguments.name, groups.backend_names())}; and there is no such folder")
     options: dict[str, Any] = {}
     for word in arguments.settings:
-        key, equals, value = word.removeprefix("attention.").partition("=")
+        key, equals, value = word.removeprefix("attention.").removeprefix(f"{arguments.name}.").partition("=")
         if equals and key:
             options[key] = plain_value(key, value, faults)
         else:

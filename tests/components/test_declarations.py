@@ -58,3 +58,22 @@ def test_values_that_make_no_sense_are_refused_as_the_class_refuses_them(kind, n
 def test_a_class_without_the_attribute_is_an_error() -> None:
     with pytest.raises(AttributeError, match="declares no wings"):
         declarations.declared("attnzoo.tasks.recall", "RecallTask", "wings")
+
+
+@pytest.mark.parametrize(
+    ("written", "fits"), [("1e-3", True), ("2", True), ("abc", False), ("true", False), ("null", False)]
+)
+def test_every_command_says_the_same_of_a_value(written: str, fits: bool, capsys) -> None:
+    """attention.temperature of gla, by the commands that take it."""
+    from attnzoo.cli import main
+
+    said = []
+    for words in (
+        ["train", "attention=gla", f"attention.temperature={written}", "--cfg", "job"],
+        ["check", "gla", f"gla.temperature={written}", "--only", "outputs_kept", "--quick", "--device", "cpu"],
+        ["show", "gla", f"gla.temperature={written}", "--tokens", "8"],
+        ["show", "gla", f"attention.temperature={written}", "--tokens", "8"],
+    ):
+        status = main(words)
+        said.append((status == 0, capsys.readouterr().err.partition("attention.temperature=")[2].strip()))
+    assert set(said) == {(fits, said[0][1])}
