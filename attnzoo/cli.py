@@ -35,6 +35,7 @@ COMMANDS = {
     "sample": "generate text with a trained model",
     "export": "write a trained model as safetensors and JSON, here or as a Hugging Face Llama",
     "import": "take over a Hugging Face Llama",
+    "help": "what a configuration key means, takes and is by default",
     "report": "write report.html and summary.csv from run records",
 }
 # where a full or closed disk shows; other OSErrors are bugs

@@ -55,6 +55,12 @@ def complete(words: Sequence[str]) -> list[str]:
         return []
     if last.startswith("-"):
         return _starting(last, _options(command))
+    if command == "help":
+        from attnzoo.reference import component_options, settings
+
+        return _starting(
+            last, [*groups.GROUPS, *(key.name for each in (settings(), component_options()) for key in each)]
+        )
     if command in groups.SCHEMAS:
         return _override(command, last, words[:-1])
     if command == "check":

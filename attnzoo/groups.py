@@ -133,17 +133,21 @@ def holds_list(key: str, cls: type[RunConfig]) -> bool:
     return typing.get_origin(hint(key, cls)) in (list, tuple)
 
 
-def unknown_key(key: str, cls: type[RunConfig]) -> str:
+def unknown_key(key: str, cls: type[RunConfig], more: Sequence[str] = ()) -> str:
     """One line for a key that does not exist: the command that has it, or the key that was probably meant and the
-    valid ones beside it."""
+    valid ones beside it, components' options ``more`` among them."""
     elsewhere = [kind for kind, other in SCHEMAS.items() if other is not cls and key in keys(other)]
     if elsewhere:
         return f"{key!r} is a setting of attnzoo {elsewhere[0]}"
-    known = list(keys(cls))
+    known = [*keys(cls), *more]
     parent, _, last = key.rpartition(".")
     same_last = [name for name in known if name.rpartition(".")[2] == last]
     siblings = [name for name in known if name.startswith(f"{parent}.")] if parent else []
-    near = same_last[0] if same_last else nearest(key, siblings) or nearest(key, [*known, *GROUPS])
+    near = (
+        (nearest(key, same_last) or same_last[0])
+        if same_last
+        else nearest(key, siblings) or nearest(key, [*known, *GROUPS])
+    )
     top = sorted({name.split(".")[0] for name in known} | set(GROUPS))
     hint = f" did you mean {near!r}?" if near else ""
     return f"unknown key {key!r};{hint} valid: {', '.join(siblings or top)}"

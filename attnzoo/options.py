@@ -59,7 +59,8 @@ def definition_faults(cls: Any) -> list[str]:
 
 
 def meanings(cls: type) -> dict[str, str]:
-    """What each option means, from ``name: meaning`` in the docstrings of the class and of those that it extends.
+    """What each option means, from ``name: meaning`` (``name, other: meaning`` of both) in the docstrings of the class and of
+    those that it extends.
 
     >>> meanings(type("Window", (), {"__doc__": "window: W, keys of the window. sinks: first tokens, always seen."}))
     {'window': 'W, keys of the window.', 'sinks': 'first tokens, always seen.'}
@@ -68,8 +69,9 @@ def meanings(cls: type) -> dict[str, str]:
     for each in reversed(cls.__mro__):
         known = "|".join(f.name for f in fields(each)) if dataclasses.is_dataclass(each) else r"[a-z_]+"
         text = " ".join((vars(each).get("__doc__") or "").split())
-        parts = re.split(rf"(?:^|(?<=[\s(.;]))({known}): ", text)
-        found |= {name: meaning.strip().rstrip(";") for name, meaning in zip(parts[1::2], parts[2::2], strict=True)}
+        parts = re.split(rf"(?:^|(?<=[\s(.;]))((?:{known})(?:, (?:{known}))*): ", text)
+        for listed, meaning in zip(parts[1::2], parts[2::2], strict=True):
+            found |= dict.fromkeys(listed.split(", "), meaning.strip().rstrip(";"))
     return found
 
 

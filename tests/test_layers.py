@@ -50,7 +50,18 @@ LAYERS = [  # ground floor first; a file may import from its own row and from th
     {"measure", "checks"},
     {"training"},
     {"report"},
-    {"groups", "config_source", "composition", "config", "comparison", "commands", "completion", "cli", "__main__"},
+    {
+        "groups",
+        "reference",
+        "config_source",
+        "composition",
+        "config",
+        "comparison",
+        "commands",
+        "completion",
+        "cli",
+        "__main__",
+    },
 ]
 # the registry loads the backends by name when it is first asked; everything else that looks upward is a fault
 ALLOWED = {("registry", "backends")}

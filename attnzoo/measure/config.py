@@ -16,7 +16,8 @@ class MeasureConfig:
         timing: time the train step, prefill and decoding; a comparison does it afterwards, all cells taking turns.
         leak: run the leak tests on the trained model.
         rounds: at most this many rounds of timing, each contestant once a round; seconds: the time limit of all rounds.
-        decode_context, decode_tokens: tokens of the prefill, and in the cache in the middle of the timed calls; tokens a call.
+        decode_context: tokens of the prefill, and in the cache in the middle of the timed calls.
+        decode_tokens: tokens of a timed call.
         lengths: of a comparison's training steps over length, one sequence each; [] for none. They take at most
             ``seconds`` more.
         memory: peak memory of a training step, in a process of its own.

@@ -44,13 +44,16 @@ class ModelConfig:
     """The decoder.
 
     Args:
-        n_layers, d_model, n_heads: L, C, H.
+        n_layers: L, the number of layers.
+        d_model: C, the width.
+        n_heads: H, the number of query heads.
         n_kv_heads: G; None leaves it to the backend (H for most, 1 for mqa, H/4 for gqa).
         head_dim: D; None is C/H.
         projection: qkv (every head of q, k and v from x) or mla (`attnzoo.model.projection`); None leaves it to the backend
             (qkv for all but mla).
-        latent_dim, rope_dim: of mla: r, channels of the latent, None for 2·D; and Dr, those of each head's D that carry
-            positions, None for D/2 (where that is odd, the next smaller even divisor).
+        latent_dim: of mla: r, channels of the latent, None for 2·D.
+        rope_dim: of mla: Dr, those of each head's D that carry positions, None for D/2 (where that is odd, the next smaller
+            even divisor).
         norm: of blocks and output: rms (arXiv:1910.07467) or layer (arXiv:1607.06450, without a bias).
         mlp: swiglu, geglu (both arXiv:2002.05202) or gelu, which has no gate.
         mlp_ratio: width of the MLP's hidden layer over C, rounded up to a multiple of 8.
@@ -102,7 +105,11 @@ class ModelConfig:
 
 @dataclass
 class AttentionConfig:
-    """A backend by name with its own options (``kernel`` among them, where it has several)."""
+    """A backend by name with its own options (``kernel`` among them, where it has several).
+
+    Args:
+        name: a registered backend.
+    """
 
     chosen: ClassVar[dict[str, str]] = {"name": "attention"}
 

@@ -31,7 +31,7 @@ class ProbeConfig:
     Args:
         enabled: off leaves the run with its main task alone.
         task: the synthetic task.
-        max_steps, batch_size: its own training budget.
+        max_steps, batch_size: its own training budget, in steps and sequences a step.
         short_conv: width of the causal convolution in the probe's model (see `ModelConfig`).
         n_layers, d_model, n_heads: of the probe's model.
         optimizer, learning_rate, adamw_lr: as ``trainer``'s optimizer, muon_lr and adamw_lr, for the probe alone. Other

@@ -38,8 +38,8 @@ class TrainerConfig:
         checkpoint_every: steps between resumable checkpoints, 0 for the end only.
         resume: there must be a run to go on with; without it, too, a run that is not finished is gone on with.
         restart: start over: what the run folder holds of this run is removed.
-        init_from: a run folder or an export whose weights this run starts from; init_sha256 is filled in and stands for
-            them, wherever they lie.
+        init_from: a run folder or an export whose weights this run starts from.
+        init_sha256: filled in: stands for the weights of init_from, wherever they lie.
         progress: show a progress bar.
         threads: CPU threads, None for torch's choice.
     """
@@ -75,7 +75,7 @@ class LoggerConfig:
     Args:
         extra: loggers, such as tensorboard.
         wandb: offline, online or disabled.
-        project, group, name: of the W&B run.
+        project, group, name: of the W&B run, what it is filed under and called; name is by default that of the cell.
         csv: also write metrics.csv, as the logger csv does.
     """
 
@@ -93,8 +93,13 @@ class LoggerConfig:
 @dataclass
 class RunConfig:
     """One training run, whole: what `attnzoo.train` takes. A pattern of backends in ``model`` takes the place of
-    ``attention``, which then only names it. ``code`` is filled in: the files of components that no package brings (see
-    `attnzoo.from_files`)."""
+    ``attention``, which then only names it. The groups are its fields of settings; beside them:
+
+    Args:
+        seed: of the initial weights and of what is drawn in training.
+        run_dir: the folder of the run; auto finds one under ``runs/`` by the settings.
+        code: filled in: the files of components that no package brings (see `attnzoo.from_files`).
+    """
 
     attention: AttentionConfig
     positions: PositionsConfig = field(default_factory=PositionsConfig)
