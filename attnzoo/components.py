@@ -48,6 +48,7 @@ KINDS = {
     for kind in (
         Kind("attention", "backend", "attnzoo.backends", "attnzoo.contract:Attention"),
         Kind("positions", "position scheme", "attnzoo.positions", "attnzoo.positions.base:Positions"),
+        Kind("projection", "projection", "attnzoo.projections", "attnzoo.model.projection:Projection"),
         Kind("task", "task", "attnzoo.tasks", "attnzoo.tasks.base:Task"),
         Kind("metric", "metric", "attnzoo.metrics", "attnzoo.metrics.base:Metric"),
         Kind("optimizer", "optimizer", "attnzoo.optimizers", "attnzoo.optimizers.base:Optimizer"),

@@ -44,8 +44,10 @@ from attnzoo.training.config import (
 from attnzoo.training.init_from import identified
 from attnzoo.training.validation import faults, machine_faults
 
-BY_NAME = ("options.", "model.attention_options.", "positions.pattern_options.")
+BY_NAME = ("options.", "model.attention_options.", "positions.pattern_options.", "model.projection_options.")
 """Below these keys stand names of backends, and below them their own options."""
+BY_ENTRY = {"model.attention_options": "attention", "positions.pattern_options": "positions"}
+"""Below these keys stand entries of a pattern, whose ``name`` is a component."""
 ONE_RUN_ALONE = {
     "logger.name": "a name of one run; each cell goes by the name of its folder (logger.group is one for all)"
 }
@@ -139,7 +141,8 @@ def with_files(overrides: Sequence[str], kind: str, found: list[str]) -> list[st
 
     for override in overrides:
         key, equals, value = override.partition("=")
-        of, before = known.get(key.lstrip("+")), len(found)
+        by_entry = next((kind for path, kind in BY_ENTRY.items() if f"{key}.".startswith(f"{path}.")), None)
+        of, before = known.get(key.lstrip("+"), by_entry), len(found)
         text = f"{key}{equals}{SPEC.sub(partial(name, of), value)}" if of and equals else override
         written += [text] if len(found) == before else []
     return written
@@ -318,6 +321,7 @@ def _fill_positions(positions: PositionsConfig) -> list[str]:
 def used_components(cfg: RunConfig) -> list[tuple[str, str]]:
     """(kind, name) of all that the configuration chooses."""
     used = [pair for _, group in open_groups(cfg) for pair in names_in(group)]
+    used += [("projection", cfg.model.projection)] if cfg.model.projection else []
     used.append(("optimizer", cfg.probe.optimizer))
     backends = [choice.name for choice in pattern_entries(cfg.model).values()]
     if isinstance(cfg, CompareConfig):

@@ -19,7 +19,7 @@ from attnzoo import components
 from attnzoo.errors import RequestError, unknown
 from attnzoo.terminal import one_line
 
-SPEC = re.compile(r"(?P<file>[^\s,=\[\]{}'\"()]+\.py):(?P<cls>[A-Za-z_]\w*)")
+SPEC = re.compile(r"(?P<file>[^\s,=:\[\]{}'\"()]+\.py):(?P<cls>[A-Za-z_]\w*)")
 """How a component of a file is named, wherever a value names one."""
 
 Code = dict[str, dict[str, str]]

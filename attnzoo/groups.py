@@ -44,7 +44,12 @@ def kind_of(group: str) -> str | None:
 
 def component_keys(cls: type[RunConfig]) -> dict[str, str]:
     """Key -> kind, of every key whose value names components: a group by its name too."""
-    found = {"backends": "attention", "baseline": "attention", "model.attention_pattern": "attention"}
+    found = {
+        "backends": "attention",
+        "baseline": "attention",
+        "model.attention_pattern": "attention",
+        "model.projection": "projection",
+    }
     found["probe.optimizer"] = "optimizer"  # trained by settings of the probe, so that its group is not open to options
     return found | _component_keys(cls, "")
 

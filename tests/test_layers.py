@@ -45,7 +45,7 @@ LAYERS = [  # ground floor first; a file may import from its own row and from th
     },
     {"kernels"},
     {"backends", "positions"},
-    {"model", "data", "tasks", "metrics", "optimizers", "schedules", "corpora", "tokenizers"},
+    {"model", "projections", "data", "tasks", "metrics", "optimizers", "schedules", "corpora", "tokenizers"},
     {"loggers"},
     {"measure", "checks"},
     {"training"},

@@ -20,7 +20,7 @@ Property = Callable[[Any], str]
 CHECKS = {
     kind: f"attnzoo.checks.{home}"
     for kind, home in {
-        "task": "tasks", "positions": "positions", "metric": "metrics", "logger": "loggers",
+        "task": "tasks", "positions": "positions", "projection": "projections", "metric": "metrics", "logger": "loggers",
         "optimizer": "optimizers", "schedule": "schedules", "corpus": "corpora", "tokenizer": "tokenizers",
     }.items()
 }  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -20,13 +19,14 @@ from attnzoo.model.config import (
     PositionsConfig,
     Recipe,
     attention_of_layers,
+    head_dim_of,
     named,
     parameter_number,
     positions_of_layers,
     score_scale,
 )
 from attnzoo.model.lm import CausalLM, hidden_width, mlp_matrices
-from attnzoo.model.projection import latent_sizes
+from attnzoo.model.projection import Projection
 from attnzoo.model.validation import model_faults
 from attnzoo.options import values
 from attnzoo.positions import Positions, build_positions
@@ -151,8 +151,7 @@ def layer_reasons(
             why.append(
                 f"{cls.name} does not see q through q·k of whole heads alone, so that model.scale=log_n is not defined for it"
             )
-        if projection_of(model, cls) == "mla":
-            why += latent_reasons(model, cls, scheme)
+        why += _projection(model, cls).reasons(model, cls, scheme)
         why += cls.layout_reasons(model.n_heads, kv_heads_of(model, cls))
     return list(dict.fromkeys(why))
 
@@ -163,33 +162,12 @@ def projection_of(model: ModelConfig, cls: type[Attention]) -> str:
 
 
 def kv_heads_of(model: ModelConfig, cls: type[Attention]) -> int:
-    """G: as asked, or the backend's own; mla makes keys and values for every head."""
-    if projection_of(model, cls) == "mla":
-        return model.n_heads
-    return cls.default_kv_heads(model.n_heads) if model.n_kv_heads is None else model.n_kv_heads
+    """G, as the projection has it."""
+    return _projection(model, cls).kv_heads(model, cls)
 
 
-def latent_reasons(model: ModelConfig, cls: type[Attention], scheme: type[Positions]) -> list[str]:
-    """Why mla cannot stand in front of this backend, or not in these sizes."""
-    head_dim, can, why = head_dim_of(model), cls.capabilities, []
-    latent, turned = latent_sizes(model, head_dim)
-    if not can.products:
-        why.append(
-            f"{cls.name} does not see q and k through q·k of whole heads alone: mla decodes with both in the latent space, "
-            "where no other product of theirs is left"
-        )
-    for method in ("new_cache", "cache_bytes"):
-        if "value_dim" not in inspect.signature(getattr(cls, method)).parameters:
-            why.append(f"{cls.name}'s {method} takes no value_dim; mla's is 0: values that are the keys, kept once")
-    if not can.grouped_heads:
-        why.append(f"{cls.name} cannot decode mla's latent, which is one key/value head")
-    if model.n_kv_heads not in (None, model.n_heads):
-        why.append(f"model.n_kv_heads={model.n_kv_heads}: mla makes keys and values of every head from its latent")
-    if turned and (turned % 2 or head_dim % turned or turned == head_dim):
-        why.append(f"model.rope_dim={turned}: must be even and a true divisor of the head dim {head_dim}")
-    if not turned and scheme.turns:
-        why.append(f"model.rope_dim=0 leaves mla no channels that {scheme.name} could turn")
-    return why if latent else [*why, f"model.latent_dim={latent}: must be at least 1"]
+def _projection(model: ModelConfig, cls: type[Attention]) -> type[Projection]:
+    return components.get("projection", projection_of(model, cls))
 
 
 def _build_attention(choice: AttentionConfig, model: ModelConfig, head_dim: int) -> Attention:
@@ -203,16 +181,3 @@ def _build_attention(choice: AttentionConfig, model: ModelConfig, head_dim: int)
         scale=score_scale(model.scale, head_dim),
         **choice.options,
     )
-
-
-def head_dim_of(model: ModelConfig) -> int:
-    """D: as given, or C/H.
-
-    Raises:
-        RequestError: C is not a multiple of H.
-    """
-    if model.head_dim is not None:
-        return model.head_dim
-    if model.n_heads < 1 or model.d_model % model.n_heads:
-        raise RequestError(f"d_model {model.d_model} is not a multiple of n_heads {model.n_heads}: set model.head_dim")
-    return model.d_model // model.n_heads

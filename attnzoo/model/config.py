@@ -9,6 +9,7 @@ from itertools import groupby
 from typing import Any, ClassVar
 
 from attnzoo import components
+from attnzoo.errors import RequestError
 from attnzoo.open_groups import option_names
 
 AUTO = "auto"
@@ -49,11 +50,12 @@ class ModelConfig:
         n_heads: H, the number of query heads.
         n_kv_heads: G; None leaves it to the backend (H for most, 1 for mqa, H/4 for gqa).
         head_dim: D; None is C/H.
-        projection: qkv (every head of q, k and v from x) or mla (`attnzoo.model.projection`); None leaves it to the backend
-            (qkv for all but mla).
+        projection: qkv (every head of q, k and v from x), mla (keys and values from a latent) or another registered one; None
+            leaves it to the backend (qkv for all but mla).
         latent_dim: of mla: r, channels of the latent, None for 2·D.
         rope_dim: of mla: Dr, those of each head's D that carry positions, None for D/2 (where that is odd, the next smaller
             even divisor).
+        projection_options: options of a projection of others.
         norm: of blocks and output: rms (arXiv:1910.07467) or layer (arXiv:1607.06450, without a bias).
         mlp: swiglu, geglu (both arXiv:2002.05202) or gelu, which has no gate.
         mlp_ratio: width of the MLP's hidden layer over C, rounded up to a multiple of 8.
@@ -85,6 +87,7 @@ class ModelConfig:
     projection: str | None = None
     latent_dim: int | None = None
     rope_dim: int | None = None
+    projection_options: dict[str, Any] = field(default_factory=dict)
     norm: str = "rms"
     mlp: str = "swiglu"
     mlp_ratio: float = 2.6875
@@ -146,6 +149,19 @@ def parameter_number(match: str | None) -> float | None:
         return None if match is None else float(match)
     except ValueError:
         return None
+
+
+def head_dim_of(model: ModelConfig) -> int:
+    """D: as given, or C/H.
+
+    Raises:
+        RequestError: C is not a multiple of H.
+    """
+    if model.head_dim is not None:
+        return model.head_dim
+    if model.n_heads < 1 or model.d_model % model.n_heads:
+        raise RequestError(f"d_model {model.d_model} is not a multiple of n_heads {model.n_heads}: set model.head_dim")
+    return model.d_model // model.n_heads
 
 
 def score_scale(scale: str | None, head_dim: int) -> float | None:

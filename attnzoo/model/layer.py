@@ -5,12 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from attnzoo import components
 from attnzoo.contract import Attention, ScoreBias
 from attnzoo.errors import RequestError
 from attnzoo.kernels.recurrent import token_counts
 from attnzoo.masks import Mask
 from attnzoo.model.config import ModelConfig
-from attnzoo.model.projection import PROJECTIONS, LayerCache, Linear, Phases, Projection, RMSNorm
+from attnzoo.model.projection import LayerCache, Linear, Phases, Projection, RMSNorm
 
 
 class AttentionLayer(nn.Module):
@@ -24,7 +25,9 @@ class AttentionLayer(nn.Module):
     def __init__(self, attention: Attention, cfg: ModelConfig) -> None:
         super().__init__()
         self.attention = attention
-        self.projection: Projection = PROJECTIONS[cfg.projection or attention.projection](attention, cfg)
+        self.projection: Projection = components.get("projection", cfg.projection or attention.projection)(
+            attention, cfg
+        )
         self.log_n = cfg.scale == "log_n"
         heads, d = attention.n_heads, attention.head_dim
         self.head_norm = RMSNorm(d, eps=cfg.norm_eps) if cfg.head_norm else None

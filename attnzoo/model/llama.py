@@ -22,8 +22,8 @@ from torch import Tensor
 from attnzoo.arguments import demand, path, text
 from attnzoo.errors import Refused, RequestError, unknown
 from attnzoo.files import json_text, read_json, write_folder_atomic
-from attnzoo.model.build import assemble, head_dim_of
-from attnzoo.model.config import AttentionConfig, ModelConfig, PositionsConfig, Recipe, attention_of_layers
+from attnzoo.model.build import assemble
+from attnzoo.model.config import AttentionConfig, ModelConfig, PositionsConfig, Recipe, attention_of_layers, head_dim_of
 from attnzoo.model.export import check_export, recipe_of
 from attnzoo.model.lm import CausalLM, hidden_width
 from attnzoo.tokenizers import Tokenizer

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from attnzoo import components
+from attnzoo.components import Component
 from attnzoo.contract import Attention
 from attnzoo.kernels.linear import linear
 from attnzoo.kernels.norm import rms_norm
 from attnzoo.masks import Mask
 from attnzoo.model.config import ModelConfig
-from attnzoo.positions import rotate
+from attnzoo.positions import Positions
 
 Phases = tuple[Tensor, Tensor] | None
 Heads = tuple[Tensor, Tensor, Tensor]
@@ -95,18 +97,32 @@ class ShortConv(nn.Module):
         return out if out.dtype == x.dtype else out.to(x.dtype)
 
 
-class Projection(nn.Module):
+class Projection(nn.Module, Component):
     """One matrix of x, the short convolution behind it, and what a subclass makes of its parts.
 
-    A subclass gives the widths of the parts, q's first, and `heads`. One that keeps something else than keys and values
-    also gives `cached_heads` and `finish`, and the `decoder` and its cache that belong to them.
+    A subclass takes (attention, cfg), gives the widths of the parts, q's first, and `heads`. One that keeps something else than
+    keys and values also gives `cached_heads` and `finish`, and the `decoder` and its cache that belong to them. ``options``: its
+    own, from ``model.projection_options``.
     """
+
+    kind: ClassVar[str] = "projection"
 
     def __init__(self, cfg: ModelConfig, sizes: Sequence[int]) -> None:
         super().__init__()
+        self.options = components.parse("projection", self.name, cfg.projection_options)
         self.sizes = tuple(sizes)
         self.qkv = Linear(cfg.d_model, sum(sizes))
         self.conv = ShortConv(sum(sizes), cfg.short_conv) if cfg.short_conv else None
+
+    @classmethod
+    def kv_heads(cls, model: ModelConfig, attention: type[Attention]) -> int:
+        """G: as asked, or the backend's own."""
+        return attention.default_kv_heads(model.n_heads) if model.n_kv_heads is None else model.n_kv_heads
+
+    @classmethod
+    def reasons(cls, model: ModelConfig, attention: type[Attention], scheme: type[Positions]) -> list[str]:
+        """Why it cannot stand in front of this backend with this position scheme, or not in these sizes."""
+        return []
 
     def heads(self, parts: Sequence[Tensor], phases: Phases) -> Heads:
         """Parts (B, T, size) -> q (B, H, T, D), k (B, G, T, D), v (B, G, T, Dv), normalised and turned by the phases."""
@@ -183,110 +199,3 @@ class Projection(nn.Module):
     def _cross(self, x: Tensor, context: Tensor) -> tuple[Tensor, ...]:
         of_x, of_context = self.qkv.weight.split([self.sizes[0], sum(self.sizes[1:])])
         return F.linear(x, of_x), *F.linear(context, of_context).split(self.sizes[1:], -1)
-
-
-class QKV(Projection):
-    """q, k and v of every head straight from x (arXiv:1706.03762), QK-norm on each head, positions on q and k."""
-
-    def __init__(self, attention: Attention, cfg: ModelConfig) -> None:
-        d = attention.head_dim
-        super().__init__(cfg, (attention.n_heads * d, attention.n_kv_heads * d, attention.n_kv_heads * d))
-        self.head_dim = d
-        self.q_norm = RMSNorm(d, eps=cfg.norm_eps) if cfg.qk_norm else None
-        self.k_norm = RMSNorm(d, eps=cfg.norm_eps) if cfg.qk_norm else None
-
-    def heads(self, parts: Sequence[Tensor], phases: Phases) -> Heads:
-        # the axes are swapped last: until then a token's heads lie side by side, which a CPU walks four times as fast
-        q, k, v = [t.view(*t.shape[:2], -1, self.head_dim) for t in parts]
-        if self.q_norm is not None and self.k_norm is not None:
-            q, k = self.q_norm(q), self.k_norm(k)
-        if phases is not None:
-            beside = phases[0].transpose(1, 2), phases[1].transpose(1, 2)
-            q, k = rotate(q, beside), rotate(k, beside)
-        return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-
-
-class LatentKV(Projection):
-    """Multi-head latent attention (MLA): keys and values of all heads from one latent a token, which alone is cached.
-
-    [q | c | k_r] = x W, c = RMSNorm(c) of r channels, k_r of Dr for all heads together. Head h: k_h = [W_h c | rope(k_r)],
-    v_h = U_h c, q_h = [q_n | rope(q_r)], D = Dn + Dr. Decoding carries queries into the latent space instead of keys and
-    values out of it: q_h·k_j = [W_hᵀ q_n | rope(q_r)]·[c_j | rope(k_r,j)], one head of width r + Dr that is key and value
-    at once, so that fused kernels take it; U_h acts on the first r channels of what comes out.
-    Cache: (B, 1, T, r + Dr), whatever H. Any backend runs on it whose weights depend on q·k alone.
-    Source: arXiv:2405.04434. Departures: Dr is a part of D, and values have D channels too, so that fused kernels take the
-    parallel pass; queries have no latent of their own (as in DeepSeek-V2-Lite); ``qk_norm`` also normalises each head of q
-    and k_r, and without it c stays as it is. A short convolution acts on q, c and k_r.
-    """
-
-    def __init__(self, attention: Attention, cfg: ModelConfig) -> None:
-        heads, d = attention.n_heads, attention.head_dim
-        self.latent, self.turned = latent_sizes(cfg, d)
-        super().__init__(cfg, (heads * d, self.latent, self.turned))
-        self.n_heads, self.head_dim = heads, d
-        self._decoders = [attention.with_layout(1, self.latent + self.turned)]  # in a list: no module of its own
-        self.expand = Linear(self.latent, heads * (2 * d - self.turned))
-        self.q_norm = RMSNorm(d, eps=cfg.norm_eps) if cfg.qk_norm else nn.Identity()
-        self.latent_norm = RMSNorm(self.latent, eps=cfg.norm_eps) if cfg.qk_norm else nn.Identity()
-        self.k_norm = RMSNorm(self.turned, eps=cfg.norm_eps) if cfg.qk_norm and self.turned else nn.Identity()
-
-    @property
-    def plain(self) -> int:
-        """Dn: channels of a head without positions."""
-        return self.head_dim - self.turned
-
-    def heads(self, parts: Sequence[Tensor], phases: Phases) -> Heads:
-        q, latent, key = self._normalised(parts, phases)
-        keys, values = (
-            self.expand(latent).unflatten(-1, (self.n_heads, -1)).transpose(1, 2).split([self.plain, self.head_dim], -1)
-        )
-        return q, torch.cat([keys, key[:, None].expand(-1, self.n_heads, -1, -1)], -1), values
-
-    def cached_heads(self, parts: Sequence[Tensor], phases: Phases) -> Heads:
-        q, latent, key = self._normalised(parts, phases)
-        plain, turned = q.split([self.plain, self.turned], -1)
-        to_keys, _ = self._by_head()
-        held = torch.cat([latent, key], -1)[:, None]
-        return torch.cat([plain @ to_keys.to(q.dtype), turned], -1), held, held
-
-    def finish(self, out: Tensor) -> Tensor:
-        return out[..., : self.latent] @ self._by_head()[1].mT.to(out.dtype)
-
-    def decoder(self, attention: Attention) -> Attention:
-        if not torch.compiler.is_compiling():  # which cannot trace a copy: it takes the one that its cache was made for
-            vars(self._decoders[0]).update(vars(attention.with_layout(1, self.latent + self.turned)))
-        return self._decoders[0]
-
-    def attention_cache(self, attention: Attention, batch_size: int, max_tokens: int, device, dtype) -> Any:
-        return self.decoder(attention).new_cache(batch_size, max_tokens, device=device, dtype=dtype, value_dim=0)
-
-    def attention_cache_bytes(self, attention: Attention, batch_size: int, max_tokens: int, dtype: torch.dtype) -> int:
-        return self.decoder(attention).cache_bytes(batch_size, max_tokens, dtype, value_dim=0)
-
-    def _normalised(self, parts: Sequence[Tensor], phases: Phases) -> Heads:
-        """q (B, H, T, D), the latent (B, T, r) and the key of all heads (B, T, Dr), turned."""
-        q = self.q_norm(parts[0].unflatten(-1, (self.n_heads, -1)).transpose(1, 2))
-        latent, key = self.latent_norm(parts[1]), self.k_norm(parts[2])
-        if phases is None:
-            return q, latent, key
-        # D is a multiple of Dr: every (D/Dr)-th wavelength of a whole head is that of a head of Dr
-        every = self.head_dim // self.turned
-        phases = (phases[0][..., ::every], phases[1][..., ::every])
-        plain, turned = q.split([self.plain, self.turned], -1)
-        return torch.cat([plain, rotate(turned, phases)], -1), latent, rotate(key[:, None], phases)[:, 0]
-
-    def _by_head(self) -> tuple[Tensor, Tensor]:
-        """W (H, Dn, r) and U (H, D, r)."""
-        return self.expand.weight.unflatten(0, (self.n_heads, -1)).split([self.plain, self.head_dim], 1)
-
-
-PROJECTIONS: dict[str, type[QKV] | type[LatentKV]] = {"qkv": QKV, "mla": LatentKV}
-
-
-def latent_sizes(cfg: ModelConfig, head_dim: int) -> tuple[int, int]:
-    """r and Dr of mla: as given, or 2·D and the largest even divisor up to D/2."""
-    even = (n for n in range(head_dim // 2, 1, -1) if n % 2 == 0 and head_dim % n == 0)
-    return (
-        2 * head_dim if cfg.latent_dim is None else cfg.latent_dim,
-        next(even, 0) if cfg.rope_dim is None else cfg.rope_dim,
-    )

@@ -29,7 +29,6 @@ def at_least(least: int) -> Holds:
 
 
 CHOICES = {
-    "model.projection": ("qkv", "mla"),
     "model.norm": ("rms", "layer"),
     "model.mlp": ("swiglu", "geglu", "gelu"),
     "model.output_gate": ("none", "headwise", "elementwise"),
@@ -60,6 +59,13 @@ def model_faults(model: ModelConfig, positions: PositionsConfig) -> list[str]:
     number = parameter_number(model.match_parameters)
     if number is not None and not 1 <= number < math.inf:
         found.append(f"model.match_parameters={model.match_parameters}: must be at least 1, or a backend")
+    if model.projection is not None and model.projection not in components.names("projection"):
+        found.append(choice_fault("model.projection", model.projection, components.names("projection")))
+    elif model.projection is not None:
+        path = "model.projection_options."
+        found += components.read_options("projection", model.projection, model.projection_options, path)[1]
+    elif model.projection_options:
+        found.append("model.projection_options: model.projection does not say of which they are")
     return [*found, *positions_faults(positions, model.n_layers)]
 
 

@@ -213,6 +213,7 @@ class Copied(Task):
 """
 
 
+@pytest.mark.usefixtures("files_forgotten")
 def test_the_command_takes_a_name_a_kind_and_a_file(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     (tmp_path / "mine.py").write_text(FILE)
     assert cli.main(["check", f"{tmp_path / 'mine.py'}:Copied", "task:recall", "recall.n_symbols=16", "--json"]) == 1

@@ -10,11 +10,11 @@ from torch import nn
 
 import attnzoo
 from attnzoo.errors import Refused
-from attnzoo.model.build import assemble, head_dim_of
-from attnzoo.model.config import AttentionConfig, ModelConfig, PositionsConfig
-from attnzoo.model.projection import latent_sizes
+from attnzoo.model.build import assemble
+from attnzoo.model.config import AttentionConfig, ModelConfig, PositionsConfig, head_dim_of
 from attnzoo.positions import build_positions
 from attnzoo.positions.relative import distance_buckets
+from attnzoo.projections.mla import latent_sizes
 
 SMALL = ModelConfig(n_layers=2, d_model=32, n_heads=4)
 

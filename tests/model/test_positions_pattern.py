@@ -200,3 +200,31 @@ def test_more_positions_or_buckets_than_a_file_has_are_refused_before_they_are_m
         with pytest.raises(RequestError) as caught:
             attnzoo.load(folder)
         assert f"positions.{key}=1000000000" in str(caught.value)
+
+
+FILE = '''
+from attnzoo.positions.rope import Rope
+
+class Half(Rope):
+    """Rope at half the speed."""
+
+    def phases(self, positions):
+        return super().phases(positions / 2)
+'''
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["positions={}"],
+        ["positions.pattern=[{},none]"],
+        ["positions.pattern=[a,none]", "positions.pattern_options={{a:{{name:{},base:7}}}}"],
+    ],
+)
+@pytest.mark.usefixtures("files_forgotten")
+def test_a_scheme_of_a_file_stands_wherever_one_is_named(tmp_path, overrides: list[str]) -> None:
+    (tmp_path / "mine.py").write_text(FILE)
+    spec = f"{tmp_path / 'mine.py'}:Half"
+    cfg = attnzoo.compose("train", [each.format(spec) for each in overrides])
+    assert list(cfg.code) == ["positions:Half"]
+    assert layer_positions(cfg.model, cfg.attention, cfg.positions)[0].name == "Half"

@@ -127,6 +127,7 @@ class Later(Rope):
 """
 
 
+@pytest.mark.usefixtures("files_forgotten")
 def test_the_command_finds_a_scheme_of_a_file_that_ignores_the_offset(
     tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:

@@ -1,0 +1,1 @@
+"""What turns a layer's input into q, k and v, one file each; the interface is `attnzoo.model.projection.Projection`."""
