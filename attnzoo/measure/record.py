@@ -131,9 +131,9 @@ def config_hash(config: Any) -> str:
         if isinstance(holder, dict):
             holder.pop(last, None)
     for group, before in WRITTEN_BEFORE.items():
-        if isinstance(plain.get(group), dict):
+        if isinstance(plain.get(group), dict) and {"tokenizer", "optimizer"} & {*plain[group]}:  # a whole group
             plain[group] = {**before, **plain[group]}
-    if isinstance(plain.get("data"), dict):
+    if isinstance(plain.get("data"), dict) and "paths" in plain["data"]:
         plain["data"]["paths"] = []
     if isinstance(plain.get("code"), dict):
         kept = {key: entry for key, entry in plain["code"].items() if not key.startswith(NOT_IDENTITY_CODE)}
