@@ -100,7 +100,9 @@ def check_room(
 def check_cache(attn: Attention, cache: Any, q: Tensor) -> None:
     """Raise `RequestError` unless the cache is one of this attention's, by what it holds; each kind is looked at once."""
     kind = type(cache)
-    if (kind,) in attn._cleared or torch.compiler.is_compiling():
+    if (
+        torch.compiler.is_compiling() or (kind,) in attn._cleared
+    ):  # in this order: a graph must not depend on what was cleared
         return
     own = attn.new_cache(1, 1, device=q.device, dtype=q.dtype)
     held = ("length", "max_tokens", *getattr(own, "__dict__", ()))

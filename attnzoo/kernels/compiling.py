@@ -25,9 +25,9 @@ def threads() -> int:
     return torch.get_num_threads()
 
 
-def one_graph(function: Function, backend: Any = "inductor") -> Function:
+def one_graph(function: Function, backend: Any = "inductor", **how: Any) -> Function:
     """The function compiled whole: what cannot be one graph is an error, and not eager code in between."""
-    return own_graphs(function, fullgraph=True, backend=backend)
+    return own_graphs(function, fullgraph=True, backend=backend, **how)
 
 
 def own_graphs(function: Function, **how: Any) -> Function:

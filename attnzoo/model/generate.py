@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attnzoo.arguments import demand, flag, having, number, tensor, whole
+from attnzoo.arguments import demand, fault, flag, having, number, tensor, whole
 from attnzoo.arguments import seed as valid_seed
+from attnzoo.errors import Refused
+from attnzoo.model import static
 from attnzoo.model.compiled import decoding_step
 
 if TYPE_CHECKING:
@@ -34,7 +36,7 @@ def generate(
     use_cache: bool = True,
     key_padding: Tensor | None = None,
     cache: ModelCache | None = None,
-    compiled: bool = False,
+    compiled: bool | Literal["static"] = False,
 ) -> Tensor:
     """Continue each row.
 
@@ -49,39 +51,50 @@ def generate(
         cache: one that holds the first tokens already, fewer than T, with room for the rest but the very last; None
             makes a new one.
         compiled: each token after the prompt as one graph, by torch.compile (`attnzoo.model.compiled`): some seconds to a
-            minute at the first call for a model, faster afterwards. Needs a C++ compiler.
+            minute at the first call for a model, faster afterwards. Needs a C++ compiler. "static" reads a cache of fixed
+            size whole at each token (`attnzoo.model.static`): on CUDA every token is one CUDA graph.
 
     Returns:
         (B, T + max_new_tokens).
 
     Raises:
         RequestError: arguments of a wrong type or out of range, all at once.
-        Refused: ``compiled``, and the model's step cannot be one graph.
+        Refused: ``compiled``, and the model's step cannot be one graph; "static", and a layer counts slots of the cache.
     """
     _check(tokens, max_new_tokens, temperature, seed, top_k, top_p, use_cache, key_padding, cache, compiled)
     start, end = tokens.shape[1], tokens.shape[1] + max_new_tokens
     text = F.pad(tokens, (0, max_new_tokens))
     real = None if key_padding is None else F.pad(key_padding, (0, max_new_tokens), value=True)
-    was_training = model.training
+    was_training, fixed = model.training, None
+    if use_cache and cache is None:
+        room = end if compiled != "static" else static.room_for(end - 1)
+        cache = model.new_cache(tokens.shape[0], room)
+    if compiled == "static" and cache is not None and (why := static.reasons(model, cache, end - 1)):
+        raise Refused("this model cannot decode in fixed shapes; take compiled=True", why)
     model.eval()
     try:
         draw = None if temperature < COLDEST else torch.Generator(device=tokens.device)
         if draw is not None:
             draw.manual_seed(seed) if seed is not None else draw.seed()
-        if use_cache and cache is None:
-            cache = model.new_cache(tokens.shape[0], end)
         new = text[:, 0 if cache is None else cache.length : start]
         new = new.clone(memory_format=torch.contiguous_format)  # strides are a condition of a compiled graph
         for n in range(start, end):
             padding = None if real is None else real[:, :n]
-            step = decoding_step(model) if compiled and _is_step(new, cache) else model
-            logits = step(new, key_padding=padding, cache=cache)[:, -1]
+            if compiled == "static" and cache is not None and n > start:
+                before = None if real is None else real[:, : n - 1]
+                fixed = fixed or static.StaticDecoding(model, cache, tokens.shape[0], before)
+                logits = fixed(new)[:, -1]
+            else:
+                step = decoding_step(model) if compiled is True and _is_step(new, cache) else model
+                logits = step(new, key_padding=padding, cache=cache)[:, -1]
             new = _pick(logits.float(), temperature, top_k, top_p, draw)
             text[:, n : n + 1] = new
             if cache is None:
                 new = text[:, : n + 1]
         return text
     finally:
+        if fixed is not None:
+            fixed.close()
         model.train(was_training)
 
 
@@ -118,7 +131,7 @@ def _check(tokens, max_new_tokens, temperature, seed, top_k, top_p, use_cache, k
         whole("top_k", top_k, 1, optional=True),
         number("top_p", top_p, lambda p: 0 < p <= 1, "in (0, 1]", optional=True),
         flag("use_cache", use_cache),
-        flag("compiled", compiled),
+        _compiled(compiled),
         tensor("key_padding", key_padding, "of bool (B, T)", optional=True),
         having("cache", cache, ("layers", "length"), "what the model's new_cache makes", optional=True),
         _unfit(tokens, use_cache, cache, compiled),
@@ -129,11 +142,16 @@ def _unfit(tokens: Any, use_cache: Any, cache: Any, compiled: Any) -> Iterator[s
     """What is wrong with the prompt's shape, and with a cache beside it."""
     if cache is not None and use_cache is False:
         yield "use_cache=False with a cache"
-    if compiled is True and use_cache is False:
-        yield "compiled=True needs the cache: without it each step has another shape"
+    if not _compiled(compiled) and compiled and use_cache is False:
+        yield f"compiled={compiled} needs the cache: without it each step has another shape"
     if not isinstance(tokens, Tensor):
         return
     if tokens.dim() != 2 or tokens.shape[1] < 1:
         yield f"the prompt must be (B, T) with T ≥ 1; got {tuple(tokens.shape)}"
     elif cache is not None and hasattr(cache, "layers") and cache.length >= tokens.shape[1]:
         yield f"the cache holds {cache.length} tokens already and the prompt has {tokens.shape[1]}"
+
+
+def _compiled(value: Any) -> list[str]:
+    known = isinstance(value, bool) or (isinstance(value, str) and value == "static")
+    return [] if known else fault("compiled", value, "True, False or 'static'")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -178,7 +178,7 @@ class CausalLM(nn.Module):
         use_cache: bool = True,
         key_padding: Tensor | None = None,
         cache: ModelCache | None = None,
-        compiled: bool = False,
+        compiled: bool | Literal["static"] = False,
     ) -> Tensor:
         """tokens (B, T) continued: (B, T + max_new_tokens); see `attnzoo.model.generate`."""
         return generate(

@@ -23,6 +23,7 @@ from torch import Tensor
 
 import attnzoo
 from attnzoo import Attention, Capabilities, Mask, register
+from attnzoo.model import static
 from attnzoo.model.build import assemble
 from attnzoo.model.config import AttentionConfig, ModelConfig, PositionsConfig
 from attnzoo.training.config import TrainerConfig
@@ -118,6 +119,7 @@ def model(attention: str = "sdpa", scheme: str = "rope", **layer: object) -> Ite
             real = torch.arange(T, device=DEVICE).expand(B, -1) >= 3 if padded else None
             yield f"{case}, training", trains(lm, tokens, real)
             yield f"{case}, decoding", continues(lm.eval(), tokens, real)
+            yield f"{case}, decoding in fixed shapes", continues_fixed(lm, tokens, real)
         except attnzoo.errors.Refused:
             continue
         except Exception as error:  # every other case runs too
@@ -144,6 +146,20 @@ def continues(lm: torch.nn.Module, tokens: Tensor, real: Tensor | None) -> Fault
         prompt = None if real is None else real[:, : cache.length + 1]
         lm.generate(tokens[:, : cache.length + 1], DECODED, key_padding=prompt, cache=cache)
     return f"decoding waits for the device: {dict(watch.waits)}" if watch.waits else None
+
+
+@torch.no_grad()
+def continues_fixed(lm: torch.nn.Module, tokens: Tensor, real: Tensor | None) -> Fault | None:
+    """As it is compiled, but not compiled: that would need values."""
+    with torch.autocast("cuda", torch.bfloat16):
+        cache = lm.new_cache(B, static.room_for(T))
+        if static.reasons(lm, cache, T):
+            raise attnzoo.errors.Refused("not in fixed shapes")
+        lm(tokens[:, :PREFILLED], key_padding=None if real is None else real[:, :PREFILLED], cache=cache)
+        with Watch() as watch:
+            prompt = None if real is None else real[:, : PREFILLED + 1]
+            lm.generate(tokens[:, : PREFILLED + 1], DECODED, key_padding=prompt, cache=cache, compiled="static")
+    return f"decoding in fixed shapes waits for the device: {dict(watch.waits)}" if watch.waits else None
 
 
 def names() -> list[str]:
@@ -237,16 +253,28 @@ def scaled(support: bool) -> Iterator[tuple[str, Fault | None]]:
             yield f"{step} step", said(error)
 
 
+ASKED: list[dict] = []
+"""What the compiler would have been asked for."""
+
+
+def fixed_shapes() -> Iterator[tuple[str, Fault | None]]:
+    """What one model asks the compiler for, where nothing is at fault."""
+    yield from model("gqa")
+    yield "asked", str(ASKED[0])
+
+
 CASES: dict[str, Callable[[], Iterator[tuple[str, Fault | None]]]] = {
     "zoo": lambda: (done for name in names() for done in backend(name)),
     "models": lambda: (done for how in designs() for done in model(**how)),
     "kernels": chosen,
+    "fixed": fixed_shapes,
     "scaled": lambda: scaled(support=True),
     "scaled_unsupported": lambda: scaled(support=False),
     "planted": lambda: (done for name in PLANTED for done in backend(name)),
 }
 
 if __name__ == "__main__":
+    static.one_graph = lambda function, backend, **how: ASKED.append(how) or function
     with fake_cuda():
         done = dict(CASES[sys.argv[2]]())
     print(json.dumps({"run": list(done), "faults": {case: fault for case, fault in done.items() if fault}}), flush=True)

@@ -47,7 +47,12 @@ def test_no_backend_mixes_devices_up_or_waits(guard):
 def test_no_model_mixes_devices_up_or_waits(guard):
     found = run(guard, "models")
     assert found["faults"] == {}
-    assert len(found["run"]) > 140
+    assert len(found["run"]) > 190
+    assert sum(case.endswith("decoding in fixed shapes") for case in found["run"]) > 40
+
+
+def test_decoding_in_fixed_shapes_asks_for_cuda_graphs(guard):
+    assert run(guard, "fixed")["faults"] == {"asked": "{'dynamic': False, 'mode': 'reduce-overhead'}"}
 
 
 def test_auto_leaves_cudnn_alone_and_never_writes_the_scores_of_grouped_heads_out(guard):
