@@ -36,6 +36,8 @@ class Subject:
     n_tokens: int
 
     def make(self, seed: int = 0, n_tokens: int | None = None, rows: int = 16) -> Task:
+        refused: list[str] = getattr(self.options, "length_faults", lambda _: [])(n_tokens or self.n_tokens)
+        demand(f"the task {self.cls.__name__} cannot be posed", refused)
         task = self.cls(self.options, n_tokens=n_tokens or self.n_tokens, seed=seed, n_validation_rows=rows)
         task.prepare(DataConfig())
         return task
