@@ -57,6 +57,8 @@ def batches_well_formed(s: Subject) -> str:
     """Batches are (B, T) int64 with every token in the vocabulary, every target in it or not scored, and something is scored."""
     lengths, seen = [], 0
     for n_tokens in dict.fromkeys((s.n_tokens, s.cls.least_tokens, 2 * s.n_tokens + 1)):
+        if n_tokens != s.n_tokens and hasattr(s.options, "length_faults") and s.options.length_faults(n_tokens):
+            continue  # its options refuse this length
         try:
             task = s.make(n_tokens=n_tokens)
         except RequestError:

@@ -35,9 +35,9 @@ class Together(torch.optim.Optimizer):
         over = getattr(self, "found_inf", None)  # set by a GradScaler for the length of this call
         skip = self.skip if over is None else over if self.skip is None else torch.maximum(self.skip, over)
         for o in self.optimizers:
-            if skip is not None:
-                o.found_inf, o.grad_scale = skip, None  # type: ignore[attr-defined]
             looks = getattr(o, "_step_supports_amp_scaling", False)  # else the device is waited for
+            if skip is not None and looks:  # others of torch's refuse to step where it is set
+                o.found_inf, o.grad_scale = skip, None  # type: ignore[attr-defined]
             if skip is None or looks or not bool(skip):
                 o.step()
             self.state.update(o.state)  # made at the first step
@@ -45,8 +45,6 @@ class Together(torch.optim.Optimizer):
     def skip_if(self, found_inf: Tensor) -> None:
         """The next step changes no parameter when this scalar (on the parameters' device) is 1."""
         self.skip = found_inf
-        for o in self.optimizers:
-            o.found_inf = found_inf  # type: ignore[attr-defined]  # the protocol of torch.amp.GradScaler
 
     def state_dict(self) -> dict[str, Any]:
         return {"parts": [o.state_dict() for o in self.optimizers]}
