@@ -149,7 +149,7 @@ def unknown_key(key: str, cls: type[RunConfig], more: Sequence[str] = ()) -> str
     same_last = [name for name in known if name.rpartition(".")[2] == last]
     siblings = [name for name in known if name.startswith(f"{parent}.")] if parent else []
     near = (
-        (nearest(key, same_last) or same_last[0])
+        ((parent and nearest(key, same_last)) or same_last[0])
         if same_last
         else nearest(key, siblings) or nearest(key, [*known, *GROUPS])
     )
