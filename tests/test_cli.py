@@ -196,8 +196,8 @@ def test_every_wrong_flag_is_in_one_message(capsys: pytest.CaptureFixture) -> No
         "  - --temperature nan: must be a number, 0 or more",
         "  - --top-p 0: must be a number, more than 0 and at most 1",
         "  - --device cdua: unknown device 'cdua'; did you mean 'cuda'? valid: auto, cpu, cuda, cuda:N",
-        "  - unknown option '--topk'; did you mean '--top-k'? valid: --allow-code, --debug, --device, --help, --prompt, --seed, --temperature, "
-        "--tokens, --top-k, --top-p, -h",
+        "  - unknown option '--topk'; did you mean '--top-k'? valid: --allow-code, --debug, --device, --help, --prompt, --seed, "
+        "--temperature, --tokens, --top-k, --top-p, -h",
     ]
 
 

@@ -233,7 +233,12 @@ def partial_softmax(scores: Tensor, v: Tensor, dropout: float) -> tuple[Tensor, 
     top = scores.detach().amax(-1, keepdim=True).clamp(min=torch.finfo(scores.dtype).min)
     e = (scores - top).exp()
     total = e.sum(-1, keepdim=True)
-    return (F.dropout(e.to(v.dtype), dropout) @ v) / total.masked_fill(total == 0, 1.0), total, top
+    one = total.masked_fill(total == 0, 1.0)
+    auto = torch.is_autocast_enabled(v.device.type)
+    if (torch.get_autocast_dtype(v.device.type) if auto else v.dtype) == torch.float16:
+        # in this type a product with weights that are not divided yet overflows
+        return F.dropout((e / one).to(v.dtype), dropout) @ v, total, top
+    return (F.dropout(e.to(v.dtype), dropout) @ v) / one, total, top
 
 
 def gather_queries(chosen: Tensor, r: int, n_blocks: int) -> Tiles:

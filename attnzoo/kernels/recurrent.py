@@ -114,7 +114,7 @@ class Recurrent(WithLibraries):
     def declared(cls, options: Options, device: str = "cpu") -> Capabilities:
         can = super().declared(options, device)
         by_fla = options.kernel == "auto" and device == "cuda" and "fla" in cls.kernels and not missing("fla", device)
-        return replace(can, bitwise_prefix=False) if by_fla else can
+        return replace(can, bitwise_prefix=False, compiles=False) if by_fla else can
 
     @classmethod
     def refusals(cls, request: Request) -> Iterable[str]:
