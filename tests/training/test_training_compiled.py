@@ -10,12 +10,15 @@ from attnzoo.model.build import assemble
 from attnzoo.model.config import AttentionConfig, ModelConfig, PositionsConfig
 
 TRAINED = [name for name in list_backends() if "cpu" in registry.get(name).capabilities.training_devices]
+ALWAYS = ("sdpa", "gla")
 V, B, T, C = 50, 2, 48, 64
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TRAINED)
-def test_a_compiled_step_gives_the_eager_loss_and_gradients(name):
+def test_a_compiled_step_gives_the_eager_loss_and_gradients(name, request):
+    if name not in ALWAYS and not request.config.getoption("--slow"):
+        pytest.skip("generates code for some seconds; --slow")
     if not any(map(shutil.which, ("g++", "clang++", "c++"))):
         pytest.skip("torch.compile needs a C++ compiler on a CPU, and there is none")
     torch._dynamo.reset()
