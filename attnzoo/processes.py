@@ -201,15 +201,18 @@ def end_with_parent() -> None:
         return
 
     def watch() -> None:
-        # a signal is given to any thread that takes it, and one that wakes this thread does not end the main thread's sleep
-        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         while os.getppid() == int(parent):
             time.sleep(0.5)
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(GRACE_SECONDS)
         os._exit(1)
 
-    threading.Thread(target=watch, daemon=True).start()
+    # a signal is given to any thread that takes it, and one that wakes this thread would not end the main thread's sleep
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        threading.Thread(target=watch, daemon=True).start()  # it blocks what is blocked now
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _environment() -> dict[str, str]:
