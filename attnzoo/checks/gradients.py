@@ -86,10 +86,11 @@ def _plain(module: Attention, inputs: Inputs, weight: Tensor) -> dict[str, Tenso
 
 def _moved(double: Attention, inputs: Inputs, weight: Tensor, name: str, exact: dict, scale: float) -> float:
     """How far the definition's gradient moves when every input, parameter and number that comes from upstream is rounded once,
-    at random; at least what D terms that cancel leave of their rounding, which grows as sqrt(D) (Higham and Mary, SIAM J. Sci.
-    Comput. 41, 2019): half types are summed in wider ones."""
+    at random; at least what n terms that cancel leave of their rounding, which grows as sqrt(n) (Higham and Mary, SIAM J. Sci.
+    Comput. 41, 2019): n is D, and of a parameter D for each row; half types are summed in wider ones."""
     right, wide = exact[name], torch.promote_types(inputs.q.dtype, torch.float32)
-    far = torch.finfo(wide).eps * scale * inputs.q.shape[-1] ** 0.5
+    terms = inputs.q.shape[-1] * (inputs.q[..., 0].numel() if name.startswith("parameter") else 1)
+    far = torch.finfo(wide).eps * scale * terms**0.5
     assert right is not None
     for other, near, above in roundings(double, inputs, weight):
         found = collect(other, near, lambda *a: other.define(*a)[0], above)[name]  # noqa: B023
